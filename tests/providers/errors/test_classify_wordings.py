@@ -2,7 +2,7 @@
 
 ``public_wordings/seen.jsonl`` was tuned to. ``fresh.jsonl`` holds three later collections of 67, 25 and 25 wordings,
 each labelled before its first run, and that run is what they measured: 63, 23 and 23 were right (4 missed, 4 false
-alarms). They were tuned to afterwards. ``own_wordings.jsonl`` says the same things in other words, languages and orders.
+alarms). They were tuned to afterwards. ``own_wordings.jsonl`` says the same in other words, languages and orders.
 """
 
 from __future__ import annotations
