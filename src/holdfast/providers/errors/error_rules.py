@@ -214,8 +214,8 @@ def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
     failed_compaction = words.FAILED_COMPACTION.search(facts.plain_text)
     if failed_compaction is None or facts.codes or max(facts.statuses, default=0) >= 400:
         return None
-    _, colon, reason = facts.plain_text[failed_compaction.end() :].partition(": ")
-    if colon and (words.CONTEXT_OVERFLOW.search(reason) or words.TOKEN_OVERFLOW.search(reason)):
+    reason = facts.plain_text[failed_compaction.end() :].partition(": ")[2]
+    if words.CONTEXT_OVERFLOW.search(reason) or words.TOKEN_OVERFLOW.search(reason):
         return None
     return Verdict("config")
 
