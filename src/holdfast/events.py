@@ -60,6 +60,8 @@ class AnswerRecorded(SessionEvent, frozen=True, tag="answered"):
     output_tokens: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    dropped_thinking: int = 0
+    """Pieces of thinking that the provider kept from the model, because the history before them has changed."""
 
 
 class RequestRefused(SessionEvent, frozen=True, tag="refused"):

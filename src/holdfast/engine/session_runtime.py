@@ -45,6 +45,8 @@ class SessionRuntime:
         self.is_answering = False
         """Whether an answer is on its way. Set in the worker together with the commit of the request, so that no user
         message can be appended between the two."""
+        self.has_reported_dropped_thinking = False
+        """Whether the caller was told that the provider keeps thinking from the model."""
         self._active_runs = 0
         self._pending_appends = 0
         """How many calls of ``append`` are running in the worker, or waiting for it."""

@@ -85,3 +85,43 @@ def test_session_continues_an_answer_cut_by_the_window_unless_a_hook_objects(ans
     cut = ScriptedReply((CUT_STREAM,), headers={"content-type": "text/event-stream"})
     session, _, _ = ask_each([cut], "How high is it?", hooks=Hooks(auto_continue=lambda: answer))
     assert [message.role for message in session.journal.state.history.messages] == roles
+
+
+def build_response(index, *reasons):
+    """Build a reply of Responses whose request had reasoning that the model did not see, for these reasons."""
+    dropped = []
+    for number, reason in enumerate(reasons):
+        dropped.append({"type": "reasoning", "action": "removed", "id": f"rs_{number}", "reason": reason})
+    text = {"type": "output_text", "text": "yes", "annotations": []}
+    message = {"id": f"msg_{index}", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    usage = {"input_tokens": 9, "output_tokens": 1, "total_tokens": 10}
+    body = {"id": f"resp_{index}", "object": "response", "status": "completed", "model": "gpt-6.2-sol"}
+    return ScriptedReply(
+        (msgspec.json.encode(body | {"output": [message], "usage": usage, "input_transformations": dropped}),)
+    )
+
+
+def test_engine_reports_thinking_that_the_provider_dropped():
+    """Each answer has the number of thoughts that the model did not see; the notice comes once, with its reason."""
+    replies = [
+        build_response(1, "turn_boundary"),
+        build_response(2, "prefix_mismatch", "prefix_mismatch", "turn_boundary"),
+        build_response(3, "prefix_mismatch"),
+    ]
+    seen_events = []
+
+    async def run_scenario():
+        target = get_target("openai-responses", "gpt-6.2-sol")
+        upstream = ScriptedUpstream(replies)
+        async with Engine.open(MemoryStore(), upstream=upstream, target=target, listen=seen_events.append) as engine:
+            session = await engine.session(SAMPLE_KEY)
+            for words in ("one", "two", "three"):
+                async with session.run(words) as run:
+                    async for _ in run:
+                        pass
+
+    run_on_fake_clock(run_scenario)
+    assert [event.dropped_thinking for event in seen_events if isinstance(event, events.AnswerRecorded)] == [0, 2, 1]
+    [notice] = [event for event in seen_events if isinstance(event, events.NoticeGiven)]
+    assert notice.rule == "dropped-thinking"
+    assert "kept 2 earlier thoughts from the model (prefix_mismatch)" in notice.why

@@ -48,6 +48,8 @@ BYTE_OVERFLOWS = frozenset({"request_bytes", "oversized_part"})
 MAX_ERROR_CHARS = 200
 """Characters of an error that is not Holdfast's own that are written to the log."""
 
+DROPPED_THINKING_RULE = "dropped-thinking"
+"""Rule of the notice that the provider kept thinking from the model."""
 UNWRITTEN_RULE = "unwritten"
 """Rule of the notice that an interruption could not be written to the log."""
 
@@ -93,9 +95,25 @@ async def record_answer(
             usage.output,
             usage.cache_read,
             usage.cache_write,
+            len(answer.dropped_thinking),
         )
     )
+    _report_dropped_thinking(runtime, answer)
     return answer
+
+
+def _report_dropped_thinking(runtime: SessionRuntime, answer: ParsedAnswer) -> None:
+    """Give notice, once in a session, that the provider kept thinking from the model; each event has the number."""
+    if not answer.dropped_thinking or runtime.has_reported_dropped_thinking:
+        return
+    runtime.has_reported_dropped_thinking = True
+    reasons = ", ".join(sorted(set(answer.dropped_thinking)))
+    problem = (
+        f"the provider kept {len(answer.dropped_thinking)} earlier thoughts from the model ({reasons}), as it does"
+        " after any change of the history before them; the answer can be worse"
+    )
+    advice = "let the provider compact (native=True), or start a new session after large changes"
+    runtime.emit_event(events.NoticeGiven(runtime.key, DROPPED_THINKING_RULE, f"{problem}; {advice}"))
 
 
 async def record_refusal(runtime: SessionRuntime, attempt: Attempt) -> None:

@@ -12,7 +12,7 @@ from holdfast.messages.message import Message
 from holdfast.providers.answers.answer_errors import parse_error_report
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.answers.usage_pair import UsageParser, read_usage_pair
-from holdfast.providers.common.json.lenient_json import read_json_text
+from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_items, read_json_text
 
 EMPTY_ANSWER = Message("assistant")
 
@@ -77,7 +77,26 @@ def build_parsed_answer(
         id=read_json_text(fields.get(id_name)),
         error=error,
         is_complete=error is None,
+        dropped_thinking=_read_dropped_thinking(fields.get("input_transformations")),
     )
+
+
+# Reasoning of earlier turns is not shown to the model in any case.
+_HARMLESS_DROP_REASONS = frozenset({"turn_boundary"})
+
+
+def _read_dropped_thinking(raw: Raw | None) -> tuple[str, ...]:
+    """Read why the provider kept thinking of the request from the model, once for each piece.
+
+    Responses lists such reasoning (SDK 3.57 types, ``Response.input_transformations``) and Messages such thinking
+    blocks (page on preserved thinking) in a field of the same name.
+    """
+    reasons = []
+    for raw_entry in read_json_items(raw):
+        reason = read_json_text(read_json_fields(raw_entry).get("reason"))
+        if reason and reason not in _HARMLESS_DROP_REASONS:
+            reasons.append(reason)
+    return tuple(reasons)
 
 
 def adjust_stop_for_calls(stop: StopReason, message: Message) -> StopReason:

@@ -64,6 +64,8 @@ class ParsedAnswer(Struct, frozen=True):
     """Whether the answer arrived to its end: it was not cut off, did not fail, and does not continue in background."""
     cleared_tokens: int = 0
     """Prompt tokens that the provider left out itself, because the request allowed it (context editing)."""
+    dropped_thinking: tuple[str, ...] = ()
+    """The reason for each piece of thinking in the request that the provider kept from the model, in its own words."""
     is_damaged: bool = False
     """Whether bytes that are not text were replaced by U+FFFD or dropped.
 
