@@ -306,7 +306,11 @@ def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinkin
 def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Part:
     if can_role_hold_media(part, dialect, role):
         return part
-    return Text(format_part_placeholder(part))
+    placeholder = format_part_placeholder(part)
+    if part.form == "url" and not _can_fetch_url(part.source, dialect):
+        # The model may have a tool that can fetch it.
+        placeholder = f"{placeholder} {part.source}"
+    return Text(placeholder)
 
 
 def can_role_hold_media(part: Media, dialect: Dialect, role: str) -> bool:
@@ -319,12 +323,18 @@ def can_role_hold_media(part: Media, dialect: Dialect, role: str) -> bool:
         return is_block_document and bool(dialect.media_types)
     if not part.mime:
         # Without a type only a URL or the id of an uploaded file may be sent; bytes without a type are refused.
+        if part.form == "url" and not _can_fetch_url(part.source, dialect):
+            return False
         is_url = part.source.startswith(("https://", "http://"))
         return is_url or not part.size
     if not dialect.media_types:
         return True
     is_kind_of_mime = part.mime.startswith("image/") == (part.kind == "image")
     return part.mime in dialect.media_types and is_kind_of_mime
+
+
+def _can_fetch_url(url: str, dialect: Dialect) -> bool:
+    return dialect.allows_media_urls or url.startswith(dialect.media_url_beginnings)
 
 
 def _clean_opaque_part(part: Opaque, dialect: Dialect, role: str) -> Part | None:

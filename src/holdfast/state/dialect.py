@@ -89,6 +89,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
         "text/plain",
     )
     """MIME types that may be sent, by users and in results only; empty means any."""
+    allows_media_urls: bool = True
+    """A medium may be an address in place of its bytes; if not, only one that begins as the next field says."""
+    media_url_beginnings: tuple[str, ...] = ()
     allows_media_in_system: bool = False
     """A system message may contain media; if not, they are moved to a user message."""
     allows_media_from_model: bool = False

@@ -11,8 +11,12 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from holdfast.messages.message import format_part_placeholder
+from holdfast.messages.parts import Media
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.dialects.field_requirements import join_names
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import Violations, format_json_value
 
@@ -255,6 +259,15 @@ class ImageUrls(Requirement, frozen=True, kw_only=True):
             if isinstance(url, str) and not url.startswith(self.prefixes):
                 path = f"$.messages[{at}].content[{index}].image_url"
                 yield path, f"the image is an address, which is refused here; send {join_names(self.prefixes, 'or')}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Put a line with the address in the place of the image."""
+        part_steps = steps[:4]
+        image = tree.get_raw(steps)
+        decoded = None if image is None else msgspec.json.decode(image)
+        url = decoded.get("url") if isinstance(decoded, Mapping) else decoded
+        placeholder = format_part_placeholder(Media("image", "", source=str(url), form="url"))
+        return {part_steps: encode_json({"type": "text", "text": f"{placeholder} {url}"})}
 
 
 class ObjectArguments(Requirement, frozen=True, kw_only=True):

@@ -205,6 +205,68 @@ class FixedValues(Requirement, frozen=True, kw_only=True):
         return {steps: None}
 
 
+class RequiredFields(Requirement, frozen=True, kw_only=True):
+    """Fields that a whole request must have."""
+
+    rule: ClassVar[str] = "required"
+    fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"A request has {join_names(self.fields)}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the fields that are missing."""
+        for field in self.fields:
+            if get_field(request, field) is None:
+                yield f"$.{field}", f"the field {field} is missing; add it"
+
+
+class ExclusiveFields(Requirement, frozen=True, kw_only=True):
+    """Fields of which a request may have only one; the first in the order given here is kept."""
+
+    rule: ClassVar[str] = "one-field"
+    fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"Only one of {join_names(self.fields)} is set."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the fields after the first one that is set."""
+        set_fields = [field for field in self.fields if get_field(request, field) is not None]
+        for field in set_fields[1:]:
+            yield f"$.{field}", f"{field} stands beside {set_fields[0]}, but only one is allowed; leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
+class FieldNeedsField(Requirement, frozen=True, kw_only=True):
+    """A field that is refused unless another one is set."""
+
+    rule: ClassVar[str] = "field-company"
+    field: str
+    needs: str
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"{self.field} is only set together with {self.needs}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the field if the other one is missing."""
+        if get_field(request, self.field) is not None and not get_field(request, self.needs):
+            yield f"$.{self.field}", f"{self.field} is refused without {self.needs}; leave it out, or set {self.needs}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
 class ToolChoices(Requirement, frozen=True, kw_only=True):
     """The only choices among the tools; ``named`` stands for an object that names one."""
 
@@ -272,6 +334,28 @@ class ToolTypes(Requirement, frozen=True, kw_only=True):
             if tool_type not in self.types:
                 problem = f"the tool's type {format_json_value(tool_type)} is refused here"
                 yield f"$.tools[{index}].type", f"{problem}; offer it as {join_names(self.types, 'or')}"
+
+
+class RefusedToolTypes(Requirement, frozen=True, kw_only=True):
+    """Types of tools that the platform does not have, by how their names begin. Nothing can stand for them."""
+
+    rule: ClassVar[str] = "server-tool"
+    beginnings: tuple[str, ...]
+    allowed: tuple[str, ...] = ()
+    """Types that are taken although they begin so."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"There are no tools of the types {join_names(f'{name}…' for name in self.beginnings)}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the tools of these types."""
+        for index, tool in enumerate(request.get_list("tools")):
+            tool_type = tool.get("type") if isinstance(tool, Mapping) else None
+            if isinstance(tool_type, str) and tool_type.startswith(self.beginnings) and tool_type not in self.allowed:
+                path = f"$.tools[{index}].type"
+                yield path, f"this platform has no tool {tool_type!r}; offer a tool of your own, or leave it out"
 
 
 class NoEmptyTools(Requirement, frozen=True, kw_only=True):

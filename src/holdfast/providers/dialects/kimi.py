@@ -86,6 +86,8 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={
             "allows_empty_text": True,
+            "allows_media_urls": False,
+            "media_url_beginnings": ("ms://",),
             "reasoning_fields": ("reasoning_content",),
             "reasoning_scope": "calls" if can_think else "",
         },

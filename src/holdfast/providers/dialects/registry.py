@@ -14,21 +14,49 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
+from holdfast.providers.dialects.azure import AZURE
+from holdfast.providers.dialects.bedrock import BEDROCK
 from holdfast.providers.dialects.cerebras import CEREBRAS
+from holdfast.providers.dialects.deepseek import DEEPSEEK
 from holdfast.providers.dialects.glm import GLM
+from holdfast.providers.dialects.groq import GROQ
 from holdfast.providers.dialects.kimi import KIMI
+from holdfast.providers.dialects.llamacpp import LLAMACPP
+from holdfast.providers.dialects.lmstudio import LMSTUDIO
+from holdfast.providers.dialects.minimax import MINIMAX
 from holdfast.providers.dialects.mistral import MISTRAL
+from holdfast.providers.dialects.ollama import OLLAMA
+from holdfast.providers.dialects.openrouter import OPENROUTER
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.qwen import QWEN
 from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.sglang import SGLANG
+from holdfast.providers.dialects.vertex import VERTEX
+from holdfast.providers.dialects.vllm import VLLM
+from holdfast.providers.dialects.xai import XAI
 from holdfast.state.dialect import NO_LIMIT, Dialect
 
 PROVIDER_SPECS: dict[str, ProviderSpec] = {
     spec.name: spec
     for spec in (
         MISTRAL,
+        DEEPSEEK,
         KIMI,
         GLM,
+        QWEN,
+        MINIMAX,
+        XAI,
+        GROQ,
         CEREBRAS,
+        OPENROUTER,
+        BEDROCK,
+        VERTEX,
+        AZURE,
+        VLLM,
+        SGLANG,
+        LLAMACPP,
+        OLLAMA,
+        LMSTUDIO,
     )
 }
 API_VENDORS = ("anthropic", "openai", "gemini")

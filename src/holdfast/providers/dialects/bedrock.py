@@ -1,0 +1,106 @@
+"""Claude on Amazon Bedrock: InvokeModel, whose body names ``anthropic_version``, and the Messages endpoint.
+
+Sources: docs.aws.amazon.com/bedrock/latest/userguide (inference-messages-api), Anthropic's page on Bedrock, and
+refusals in public issues. Bedrock checks a request against a schema of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from holdfast.providers.dialects.field_requirements import (
+    KnownFields,
+    RefusedBetas,
+    RefusedFields,
+    RefusedToolTypes,
+    RequiredFields,
+)
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.rules.envelope import RequestView
+
+_INVOKE_FIELDS = frozenset(
+    {
+        "anthropic_version",
+        "anthropic_beta",
+        "max_tokens",
+        "messages",
+        "system",
+        "stop_sequences",
+        "temperature",
+        "top_p",
+        "top_k",
+        "tools",
+        "tool_choice",
+        "thinking",
+        "metadata",
+        "output_config",
+        "safeguards",
+        "context_management",
+        "compaction",
+    }
+)
+_HAS_NO_FORMAT = re.compile(r".*(?:opus-4-[78]|opus-5|fable-5|sonnet-5)")
+_SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "mcp_toolset")
+"""Tools that Anthropic runs itself."""
+
+
+def _is_invoke_body(request: RequestView) -> bool:
+    return "anthropic_version" in request.body
+
+
+def _build_messages_rules(model: str) -> ProviderRules:
+    requirements: list[Requirement] = [
+        KnownFields(
+            fields=_INVOKE_FIELDS,
+            applies=_is_invoke_body,
+            evidence="observed",
+            source="'Extra inputs are not permitted'; fields: AWS user guide, parameters of Anthropic Claude Messages",
+        ),
+        RequiredFields(
+            fields=("max_tokens",), source="AWS user guide, parameters of Anthropic Claude Messages, 2026-11"
+        ),
+        RefusedFields(
+            fields=("cache_control",),
+            reason="automatic caching is not available on Bedrock",
+            applies=lambda request: not _is_invoke_body(request),
+            source="platform.claude.com/docs, Claude in Amazon Bedrock, 2026-07",
+        ),
+        RefusedToolTypes(
+            beginnings=_SERVER_TOOLS, source="platform.claude.com/docs, Claude in Amazon Bedrock, 2026-07"
+        ),
+        RefusedBetas(
+            betas=frozenset(
+                {"prompt-caching-scope-2026-01-05", "extended-cache-ttl-2025-04-11", "claude-code-20250219"}
+            ),
+            # Betas went from refused to accepted within weeks, and differ from model to model.
+            evidence="inferred",
+            source="'invalid beta flag': anthropics/claude-code#49370, 2026-04; BerriAI/litellm 1.110, table of betas",
+        ),
+    ]
+    if _HAS_NO_FORMAT.match(model):
+        requirements.append(
+            RefusedFields(
+                fields=("output_config.format",),
+                reason="this model takes no output format on Bedrock",
+                evidence="observed",
+                source="'output_config.format: Extra inputs are not permitted': AI SDK amazon-bedrock 4.0, 2026-11",
+            )
+        )
+    dialect_changes: dict[str, Any] = {"max_bytes": 20_000_000}  # the AWS user guide: 20 MB
+    return ProviderRules(
+        requirements=tuple(requirements),
+        dialect_changes=dialect_changes,
+        keeps_size_limits=True,
+        skipped_rules=frozenset({"required"}),  # the address names the model of InvokeModel
+    )
+
+
+BEDROCK = ProviderSpec(
+    name="bedrock",
+    title="Amazon Bedrock",
+    rules_by_api={"anthropic": _build_messages_rules},
+    hosts=("bedrock-runtime.*.amazonaws.com", "bedrock-runtime.*.amazonaws.com.cn", "bedrock-mantle.*.api.aws"),
+    body_sign=("anthropic_version", "bedrock-"),
+)

@@ -1,0 +1,85 @@
+"""Groq.
+
+Sources: console.groq.com/docs (openai, reasoning, tool-use), and refusals in public issues.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.providers.dialects.chat_requirements import RefusedMessageFields
+from holdfast.providers.dialects.field_requirements import AllowedValues, FixedValues, RefusedFields
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.rules.envelope import RequestView
+
+_DOCS = "console.groq.com/docs/openai, 2026-11"
+_REASONING_DOCS = "console.groq.com/docs/reasoning, 2026-11"
+_QWEN = re.compile(r"(?:qwen/)?qwen")
+_GPT_OSS = re.compile(r"(?:openai/)?gpt-oss")
+
+
+def _has_tools_or_json_mode(request: RequestView) -> bool:
+    return bool(request.get_list("tools")) or request.get_option("response_format", "type") == "json_object"
+
+
+def _build_chat_rules(model: str) -> ProviderRules:
+    requirements: list[Requirement] = [
+        RefusedFields(fields=("logprobs", "logit_bias", "top_logprobs"), source=_DOCS),
+        RefusedFields(
+            fields=("store",),
+            takes_null=False,
+            evidence="observed",
+            source="\"property 'store' is unsupported, did you mean 'stop'?\": public issue chatbot#21, 2025",
+        ),
+        FixedValues(values={"n": 1}, source=_DOCS),
+        RefusedMessageFields(
+            fields_by_role={
+                "system": ("name",),
+                "user": ("name",),
+                "assistant": ("name", "reasoning_content", "reasoning_details", "function_call"),
+                "tool": ("name",),
+            },
+            evidence="observed",
+            source=f"name: {_DOCS}; \"property 'reasoning_content' is unsupported\": janhq/jan#8136, 2026; "
+            "function_call: BerriAI/litellm#5839",
+        ),
+        AllowedValues(
+            field="reasoning_format",
+            values=("parsed", "hidden"),
+            replacements={"raw": "parsed"},
+            applies=_has_tools_or_json_mode,
+            source=_REASONING_DOCS,
+        ),
+    ]
+    if _QWEN.match(model):
+        efforts = {"minimal": "default", "low": "default", "medium": "default", "high": "default", "xhigh": "default"}
+        requirements.append(
+            AllowedValues(
+                field="reasoning_effort", values=("none", "default"), replacements=efforts, source=_REASONING_DOCS
+            )
+        )
+    elif _GPT_OSS.match(model):
+        efforts = {"none": "low", "minimal": "low", "default": "medium", "xhigh": "high", "max": "high"}
+        requirements.append(
+            AllowedValues(
+                field="reasoning_effort",
+                values=("low", "medium", "high"),
+                replacements=efforts,
+                source=_REASONING_DOCS,
+            )
+        )
+    return ProviderRules(
+        requirements=tuple(requirements),
+        dialect_changes={"reasoning_fields": ("reasoning",)},
+        refused_kinds=("message.name", "message.function_call", "message.reasoning_details"),
+        skipped_rules=frozenset({"images"}),
+    )
+
+
+GROQ = ProviderSpec(
+    name="groq",
+    title="Groq",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    hosts=("api.groq.com",),
+)

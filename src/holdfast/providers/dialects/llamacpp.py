@@ -1,0 +1,70 @@
+"""The server of llama.cpp, read in its source of autumn 2026."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from holdfast.providers.dialects.field_requirements import RefusedFields
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.openai_chat.rules.request_view import ChatView
+from holdfast.providers.rules.envelope import RequestView
+from holdfast.providers.rules.rule import Violations
+
+_SOURCE = "ggml-org/llama.cpp tools/server, autumn 2026"
+
+
+class SinglePrefill(Requirement, frozen=True, kw_only=True):
+    """The messages do not end in two assistant messages: the last one is a beginning of the answer."""
+
+    rule: ClassVar[str] = "two-answers"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "The last two messages are not both the assistant's."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the last message if the one before it is the assistant's too."""
+        roles = [role for _, _, role in request.message_objects]
+        if roles[-2:] == ["assistant", "assistant"]:
+            index = request.message_objects[-1][0]
+            yield f"$.messages[{index}]", "two assistant messages stand at the end; merge them into one"
+
+
+def _streams_with_tools(request: RequestView) -> bool:
+    return bool(request.get_list("tools")) and bool(request.body.get("stream"))
+
+
+def _build_chat_rules(_model: str) -> ProviderRules:
+    return ProviderRules(
+        requirements=(
+            SinglePrefill(source=_SOURCE),
+            RefusedFields(
+                fields=("logprobs",),
+                reason="it is refused in a stream with tools",
+                applies=_streams_with_tools,
+                source=_SOURCE,
+            ),
+        ),
+        dialect_changes={"merges_same_role": True},
+        skipped_rules=frozenset({"tools", "stop", "images", "roles"}),
+    )
+
+
+def _build_responses_rules(_model: str) -> ProviderRules:
+    return ProviderRules(
+        requirements=(
+            RefusedFields(
+                fields=("previous_response_id",), reason="llama.cpp keeps no history of its own", source=_SOURCE
+            ),
+        ),
+    )
+
+
+LLAMACPP = ProviderSpec(
+    name="llamacpp",
+    title="llama.cpp",
+    rules_by_api={"openai-chat": _build_chat_rules, "openai-responses": _build_responses_rules},
+    keeps_client_content=True,
+)

@@ -1,0 +1,40 @@
+"""LM Studio.
+
+Source: lmstudio-ai/docs, 2026-04-29.
+"""
+
+from __future__ import annotations
+
+from holdfast.providers.dialects.field_requirements import AllowedValues, ToolChoices
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+
+_DOCS = "lmstudio-ai/docs, OpenAI compatibility, 2026-04-29"
+
+
+def _build_chat_rules(_model: str) -> ProviderRules:
+    return ProviderRules(
+        requirements=(
+            AllowedValues(
+                field="response_format.type",
+                values=("json_schema", "text"),
+                removed_field="response_format",
+                source=_DOCS,
+            ),
+            ToolChoices(
+                choices=("auto", "none", "required"),
+                reason="only auto, none and required are documented",
+                evidence="inferred",
+                source=_DOCS,
+            ),
+        ),
+        skipped_rules=frozenset({"tools", "stop", "images"}),
+    )
+
+
+LMSTUDIO = ProviderSpec(
+    name="lmstudio",
+    title="LM Studio",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    ports=(1_234,),
+    keeps_client_content=True,
+)

@@ -1,0 +1,68 @@
+"""SGLang, read in the source of version 0.5.23."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from holdfast.providers.dialects.chat_requirements import AllowedRoles
+from holdfast.providers.dialects.field_requirements import iter_functions
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.rules.envelope import RequestView
+from holdfast.providers.rules.rule import Violations, format_json_value
+
+_SOURCE = "sglang 0.5.23 source, entrypoints/openai, 2026-11"
+
+
+class KnownChosenTool(Requirement, frozen=True, kw_only=True):
+    """A tool that must be called is one of the tools."""
+
+    rule: ClassVar[str] = "chosen-tool"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "A tool that tool_choice names is in the list of tools."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the choice if no such tool is offered."""
+        choice = request.body.get("tool_choice")
+        function = choice.get("function") if isinstance(choice, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        offered = [offered_function.get("name") for _, offered_function in iter_functions(request)]
+        if name is not None and name not in offered:
+            problem = f"tool_choice names {format_json_value(name)}, which is not among the tools"
+            yield "$.tool_choice", f"{problem}; offer it, or leave the choice out"
+
+
+def _build_chat_rules(_model: str) -> ProviderRules:
+    return ProviderRules(
+        requirements=(
+            AllowedRoles(
+                roles=(
+                    "system",
+                    "user",
+                    "assistant",
+                    "tool",
+                    "function",
+                    "developer",
+                    "root",
+                    "latest_reminder",
+                ),
+                source=_SOURCE,
+            ),
+            KnownChosenTool(source=_SOURCE),
+        ),
+        dialect_changes={"reasoning_fields": ("reasoning_content",)},
+        skipped_rules=frozenset({"tools", "stop", "images", "roles", "parts", "unknown-part"}),
+    )
+
+
+SGLANG = ProviderSpec(
+    name="sglang",
+    title="SGLang",
+    rules_by_api={"openai-chat": _build_chat_rules},
+    ports=(30_000,),
+    keeps_client_content=True,
+)
