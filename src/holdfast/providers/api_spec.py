@@ -19,6 +19,7 @@ from holdfast.providers.common.error_forms import ErrorFormat
 from holdfast.providers.common.json.raw_json import JsonBytes
 from holdfast.providers.common.option_changes import OptionChange
 from holdfast.providers.common.portable_options import OptionFields, PortableOptions
+from holdfast.providers.common.schemas.limits import ToolSchemaFormat
 from holdfast.providers.common.shared_options import SharedOptionForm
 from holdfast.state.dialect import Dialect
 from holdfast.state.plan import PlanOptions
@@ -360,6 +361,9 @@ class ApiSpec(Struct, frozen=True):
     """The body names its model."""
     breakpoints: BreakpointFormat | None = None
     """How it takes explicit cache breakpoints (``cache_control``); None if it has none."""
+
+    tool_schemas: ToolSchemaFormat | None = None
+    """Where it has the JSON Schemas of functions, and what it refuses in them; None if that is not known."""
 
     @property
     def supports_cache_control(self) -> bool:

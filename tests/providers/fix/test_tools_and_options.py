@@ -84,7 +84,7 @@ def build_tools(api, *names):
         return [{"functionDeclarations": [{"name": name} for name in names]}]
     if api == "anthropic":
         return [{"name": name, "input_schema": {"type": "object"}} for name in names]
-    functions = [{"name": name, "parameters": {"type": "object"}} for name in names]
+    functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in names]
     if api == "openai-chat":
         return [{"type": "function", "function": function} for function in functions]
     return [{"type": "function", "strict": False, **function} for function in functions]

@@ -10,6 +10,7 @@ from holdfast.providers.anthropic import messages, models, options
 from holdfast.providers.anthropic.cache_control import BREAKPOINTS
 from holdfast.providers.anthropic.compaction import COMPACTION
 from holdfast.providers.anthropic.errors import ERROR_FORMAT
+from holdfast.providers.anthropic.tool_schemas import TOOL_SCHEMAS
 from holdfast.providers.api_spec import (
     ApiSpec,
     BlockForms,
@@ -138,4 +139,5 @@ ANTHROPIC_SPEC = ApiSpec(
     compaction=COMPACTION,
     signed_part_types=(Thinking,),
     breakpoints=BREAKPOINTS,
+    tool_schemas=TOOL_SCHEMAS,
 )

@@ -32,6 +32,7 @@ from holdfast.providers.fix.model_options import fit_options_to_model
 from holdfast.providers.fix.options import fix_options_greedily
 from holdfast.providers.fix.output_limit import add_missing_max_tokens
 from holdfast.providers.fix.provider_requirements import apply_provider_requirements
+from holdfast.providers.fix.tool_schemas import repair_tool_schemas
 from holdfast.providers.fix.tools import translate_foreign_tools
 from holdfast.providers.fix.translate_foreign import translate_foreign_messages
 from holdfast.providers.registry import get_api_dialect, get_api_spec
@@ -52,6 +53,7 @@ _REPAIRING_STEPS: tuple[FixStep, ...] = (
     normalize_body_history,
     apply_provider_requirements,
     fit_options_to_model,
+    repair_tool_schemas,
     fix_options_greedily,
     add_missing_max_tokens,
 )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.parts import Opaque, Part
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, format_json_path, replace_json_at_paths
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
 from holdfast.providers.fix.replacements import find_replacement, get_path_ranking
@@ -64,7 +64,7 @@ class _CandidateFix(Struct):
         """The report of this change, with the new value if that is short."""
         if self.description:
             return build_request_fix(self.finding, self.description)
-        first_path = _format_path(next(iter(self.changes)))
+        first_path = format_json_path(next(iter(self.changes)))
         new_values = {value for value in self.changes.values() if value is not None}
         if not new_values:
             removal_count = len(self.changes)
@@ -87,11 +87,6 @@ def _merge_changes(fixes: Sequence[_CandidateFix]) -> dict[PathSteps, bytes | No
     for fix in fixes:
         changes.update(fix.changes)
     return changes
-
-
-def _format_path(steps: PathSteps) -> str:
-    """Format steps as a JSON path (``$.messages[3].content``)."""
-    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
 
 
 class _FixTrials(Struct):

@@ -26,6 +26,7 @@ from holdfast.providers.common.content_kinds import (
 )
 from holdfast.providers.gemini import messages, models, options
 from holdfast.providers.gemini.errors import ERROR_FORMAT
+from holdfast.providers.gemini.tool_schemas import TOOL_SCHEMAS
 
 _OPTIONS = OptionFormat(
     options.read_options,
@@ -120,4 +121,5 @@ GEMINI_SPEC = ApiSpec(
     signed_part_types=(Thinking, Text, ToolCall, Opaque),  # any part may carry a thought signature
     element_name="the content",
     has_model_field=False,
+    tool_schemas=TOOL_SCHEMAS,
 )

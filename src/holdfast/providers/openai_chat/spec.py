@@ -27,6 +27,7 @@ from holdfast.providers.common.content_kinds import (
 )
 from holdfast.providers.common.openai.model_changes import describe_unfit_tools, find_chat_model_changes
 from holdfast.providers.common.openai.paths import OPENAI_PATH
+from holdfast.providers.common.openai.tool_schemas import CHAT_TOOL_SCHEMAS
 from holdfast.providers.openai_chat import messages, models, options
 from holdfast.providers.openai_chat.errors import ERROR_FORMAT
 
@@ -132,4 +133,5 @@ OPENAI_CHAT_SPEC = ApiSpec(
     shape=_SHAPE,
     blocks=_BLOCKS,
     relax_dialect=models.relax_dialect,
+    tool_schemas=CHAT_TOOL_SCHEMAS,
 )

@@ -29,6 +29,7 @@ from holdfast.providers.common.content_kinds import (
 )
 from holdfast.providers.common.openai.model_changes import find_responses_model_changes
 from holdfast.providers.common.openai.paths import OPENAI_PATH
+from holdfast.providers.common.openai.tool_schemas import RESPONSES_TOOL_SCHEMAS
 from holdfast.providers.openai_responses import messages, models, options
 from holdfast.providers.openai_responses.compaction import COMPACTION
 from holdfast.providers.openai_responses.errors import ERROR_FORMAT
@@ -147,4 +148,5 @@ OPENAI_RESPONSES_SPEC = ApiSpec(
     signed_part_types=(Thinking,),
     sealed_history_kinds=frozenset({"compaction", "compaction_summary"}),
     accepts_plain_text=True,
+    tool_schemas=RESPONSES_TOOL_SCHEMAS,
 )

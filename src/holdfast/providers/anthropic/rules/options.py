@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, TurnView
+from holdfast.providers.anthropic.tool_schemas import TOOL_SCHEMAS
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.options import (
     check_foreign_fields,
@@ -20,6 +21,7 @@ from holdfast.providers.rules.rule import (
     Violations,
     format_json_value,
 )
+from holdfast.providers.rules.tool_schemas import check_tool_schemas
 
 # Documented limits of a request with a thinking budget.
 _MIN_THINKING_BUDGET = 1024
@@ -250,6 +252,11 @@ def _check_binding_beta(request: AnthropicView) -> Violations:
         )
 
 
+def _check_tool_schemas(request: AnthropicView) -> Violations:
+    """The JSON Schema of a tool is valid, and has only what the API accepts at its place."""
+    return check_tool_schemas(request, TOOL_SCHEMAS)
+
+
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("anthropic.foreign-field", _check_foreign_fields, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.max-tokens", _check_max_tokens, "documented", ANTHROPIC_DOCS),
@@ -258,6 +265,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("anthropic.system-prompt", _check_system_prompt, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.tool-shape", _check_tool_shape, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.tool-names", _check_tool_names, "observed", PUBLIC_ERRORS),
+    Rule("anthropic.tool-schema", _check_tool_schemas, "observed", PUBLIC_ERRORS),
     Rule("anthropic.tool-choice", _check_tool_choice, "recalled", UNVERIFIED_MEMORY),
     Rule(
         "anthropic.thinking-mode",

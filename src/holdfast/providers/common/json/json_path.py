@@ -63,6 +63,11 @@ class JsonTree:
         return steps
 
 
+def format_json_path(steps: PathSteps) -> str:
+    """Format steps as a JSON path (``$.messages[3].content``)."""
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+
+
 def get_json_first_char(raw: Raw | None) -> str:
     """Return the first character of a JSON value, which tells its type; empty for None."""
     if raw is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from holdfast.providers.gemini.field_spellings import get_spelled_field
 from holdfast.providers.gemini.rules.request_view import (
     PART_FIELD_SPELLINGS,
     PAYLOAD_FIELDS,
     GeminiView,
-    get_spelled_field,
 )
 from holdfast.providers.rules.rule import (
     GEMINI_DOCS,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.providers.gemini.rules.request_view import GeminiView, get_spelled_field, parse_gemini_version
+from holdfast.providers.gemini.field_spellings import get_spelled_field
+from holdfast.providers.gemini.rules.request_view import GeminiView, parse_gemini_version
+from holdfast.providers.gemini.tool_schemas import TOOL_SCHEMAS
 from holdfast.providers.rules.options import (
     check_foreign_fields,
     check_number_range,
@@ -21,6 +23,7 @@ from holdfast.providers.rules.rule import (
     format_json_value,
     get_json_type_name,
 )
+from holdfast.providers.rules.tool_schemas import check_tool_schemas
 
 _FOREIGN_FIELDS = (
     "messages",
@@ -187,11 +190,17 @@ def _check_thinking_config(request: GeminiView) -> Violations:
         yield path, "both thinkingBudget and thinkingLevel; send only one of them"
 
 
+def _check_tool_schemas(request: GeminiView) -> Violations:
+    """The JSON Schema of a tool is valid, and has only what the API accepts at its place."""
+    return check_tool_schemas(request, TOOL_SCHEMAS)
+
+
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("gemini.foreign-field", _check_foreign_fields, "documented", GEMINI_DOCS),
     Rule("gemini.system-instruction", _check_system_prompt, "documented", GEMINI_DOCS),
     Rule("gemini.tools", _check_tools, "documented", GEMINI_DOCS),
     Rule("gemini.tool-names", _check_tool_names, "recalled", UNVERIFIED_MEMORY),
+    Rule("gemini.tool-schema", _check_tool_schemas, "observed", PUBLIC_ERRORS),
     Rule("gemini.tool-config", _check_calling_mode, "documented", GEMINI_DOCS),
     Rule("gemini.cached-content", _check_cached_content, "recalled", UNVERIFIED_MEMORY),
     Rule(

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from holdfast.providers.gemini.field_spellings import get_spelled_field, to_snake_case
 from holdfast.providers.rules.envelope import RequestView
 
 PAYLOAD_FIELDS = (
@@ -41,7 +42,7 @@ _MODEL_VERSION = re.compile(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
 
 
 def _map_spellings(names: tuple[str, ...]) -> dict[str, str]:
-    snake = {re.sub("([A-Z])", r"_\1", name).lower(): name for name in names}
+    snake = {to_snake_case(name): name for name in names}
     return snake | {name: name for name in names}
 
 
@@ -116,17 +117,6 @@ class GeminiView(RequestView):
     def get_field(self, name: str) -> tuple[str, Any]:
         """Return the spelling and value of a field of the body."""
         return get_spelled_field(self.body, name)
-
-
-def get_spelled_field(value: object, name: str) -> tuple[str, Any]:
-    """Return the spelling and value of field ``name``, which may be written in camelCase or with underscores."""
-    if not isinstance(value, dict):
-        return name, None
-    # With both spellings present, camelCase counts.
-    snake_name = re.sub("([A-Z])", r"_\1", name).lower()
-    if snake_name in value and name not in value:
-        return snake_name, value[snake_name]
-    return name, value.get(name)
 
 
 def build_gemini_view(envelope: RequestView) -> GeminiView:

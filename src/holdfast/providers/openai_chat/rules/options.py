@@ -16,6 +16,7 @@ from holdfast.providers.common.openai.model_rules import (
     check_safety_identifier,
 )
 from holdfast.providers.common.openai.model_traits import get_openai_traits
+from holdfast.providers.common.openai.tool_schemas import CHAT_TOOL_SCHEMAS
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.options import (
     check_foreign_fields,
@@ -26,12 +27,14 @@ from holdfast.providers.rules.options import (
 )
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
+    PUBLIC_ERRORS,
     UNVERIFIED_MEMORY,
     Rule,
     Violations,
     format_json_value,
     get_json_type_name,
 )
+from holdfast.providers.rules.tool_schemas import check_tool_schemas
 
 # Limits in OpenAI's API reference.
 _MAX_NAME_CHARS = 64
@@ -195,10 +198,16 @@ def _check_model_shut_down(request: ChatView) -> Violations:
     return check_model_shut_down(request)
 
 
+def _check_tool_schemas(request: ChatView) -> Violations:
+    """The JSON Schema of a tool is valid, and has only what the API accepts at its place."""
+    return check_tool_schemas(request, CHAT_TOOL_SCHEMAS)
+
+
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.foreign-field", _check_foreign_fields, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-chat.tools", _check_tools, "documented", OPENAI_DOCS),
     Rule("openai-chat.tool-names", _check_tool_names, "documented", OPENAI_DOCS),
+    Rule("openai-chat.tool-schema", _check_tool_schemas, "observed", PUBLIC_ERRORS),
     Rule("openai-chat.tool-choice", _check_tool_choice, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-chat.limits", _check_max_tokens, "documented", OPENAI_DOCS),
     Rule("openai-chat.one-limit", _check_single_limit, "recalled", UNVERIFIED_MEMORY),

@@ -14,6 +14,7 @@ from holdfast.providers.common.openai.model_rules import (
     check_safety_identifier,
 )
 from holdfast.providers.common.openai.model_traits import get_openai_traits
+from holdfast.providers.common.openai.tool_schemas import RESPONSES_TOOL_SCHEMAS
 from holdfast.providers.openai_responses.rules.request_view import CONTENT_FIELD_BY_KIND, ResponsesView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.options import (
@@ -25,12 +26,14 @@ from holdfast.providers.rules.options import (
 )
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
+    PUBLIC_ERRORS,
     UNVERIFIED_MEMORY,
     Rule,
     Violations,
     format_json_value,
     get_json_type_name,
 )
+from holdfast.providers.rules.tool_schemas import check_tool_schemas
 
 _FOREIGN_FIELDS = ("messages", "contents", "max_tokens", "max_completion_tokens", "stop", "stop_sequences", "system",
             "systemInstruction", "generationConfig", "response_format", "reasoning_effort", "n")  # fmt: skip
@@ -257,11 +260,17 @@ def _check_model_shut_down(request: ResponsesView) -> Violations:
     return check_model_shut_down(request)
 
 
+def _check_tool_schemas(request: ResponsesView) -> Violations:
+    """The JSON Schema of a tool is valid, and has only what the API accepts at its place."""
+    return check_tool_schemas(request, RESPONSES_TOOL_SCHEMAS)
+
+
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.foreign-field", _check_foreign_fields, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-responses.history", _check_history_source, "documented", OPENAI_DOCS),
     Rule("openai-responses.context-management", _check_context_management, "documented", OPENAI_DOCS),
     Rule("openai-responses.tools", _check_tools, "documented", OPENAI_DOCS),
+    Rule("openai-responses.tool-schema", _check_tool_schemas, "observed", PUBLIC_ERRORS),
     Rule("openai-responses.tool-choice", _check_tool_choice, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-responses.limit", _check_max_tokens, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-responses.sampling", _check_sampling, "documented", OPENAI_DOCS),

@@ -235,12 +235,36 @@ def _word_item_field(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndTex
     return "missing_required_parameter", f"Missing required parameter: '{place.format_path('openai')}'."
 
 
+def _word_anthropic_schema(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
+    del errors
+    path = f"tools.{place.steps[1]}.custom.input_schema"
+    # Only the keywords of variants, directly in the schema, have a text of their own.
+    if place.steps[3:] in (("oneOf",), ("allOf",), ("anyOf",)):
+        return _INVALID_REQUEST, f"{path}: input_schema does not support oneOf, allOf, or anyOf at the top level"
+    problem = "JSON schema is invalid. It must match JSON Schema draft 2020-12"
+    link = "https://json-schema.org/draft/2020-12"
+    return _INVALID_REQUEST, f"{path}: {problem} ({link}). Learn more about tool use at https://docs.claude.com"
+
+
+def _word_openai_schema(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
+    steps = place.steps
+    schema_index = steps.index("parameters") if "parameters" in steps else len(steps)
+    name = JsonPlace(place.body, steps[:schema_index]).get_field("name")
+    words = errors[0].message.partition(": ")[2].partition("; ")[0]
+    context = ", ".join(map(repr, steps[schema_index + 1 :]))
+    text = f"Invalid schema for function '{name}': In context=({context}), {words}."
+    return "invalid_function_parameters", text
+
+
 _SPECIAL_WORDINGS: dict[str, Callable[[JsonPlace, Sequence[Finding]], _CodeAndText]] = {
     "anthropic.pair": _word_missing_results,
     "anthropic.results-first": _word_results_behind_text,
     "anthropic.block-role": _word_block_role,
     "anthropic.server-pair": _word_server_pair,
     "anthropic.cache-count": _word_cache_count,
+    "anthropic.tool-schema": _word_anthropic_schema,
+    "openai-chat.tool-schema": _word_openai_schema,
+    "openai-responses.tool-schema": _word_openai_schema,
     "openai-chat.pair": _word_chat_pair,
     "openai-chat.content": _word_wrong_type,
     "openai-chat.tool-calls": _word_wrong_type,

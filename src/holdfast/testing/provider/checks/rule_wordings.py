@@ -105,6 +105,7 @@ RULE_WORDINGS: dict[str, str] = {
     "gemini.response-place": "Please ensure that function response turn comes immediately after a function call turn.",
     "gemini.response-object": "Invalid value at '{path}' (type.googleapis.com/google.protobuf.Struct), {value!r}",
     "gemini.args-object": "Invalid value at '{path}' (type.googleapis.com/google.protobuf.Struct), {value!r}",
+    "gemini.tool-schema": "* GenerateContentRequest.{path}: {words}",
     "gemini.signed": (
         "Function call is missing a thought_signature in functionCall parts. This is required for tools to work"
         " correctly, and missing thought_signature may lead to degraded model performance. Additional data, function"
