@@ -44,8 +44,14 @@ from holdfast.testing.upstream import ProviderUpstream, ScriptedReply, ScriptedU
 TOOL = {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 FIELDS = {
     "anthropic": {"max_tokens": 900, "tools": [TOOL]},
-    "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]},
-    "openai-responses": {"tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}]},
+    "openai-chat": {
+        "tools": [
+            {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+        ]
+    },
+    "openai-responses": {
+        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}]
+    },
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
 ASK = 'call read {"path": "a"}'

@@ -57,7 +57,7 @@ def test_read_request_bodies_reads_a_chat_body():
     ("body", "api"),
     [
         ({"messages": TALK}, "openai-chat"),
-        ({"messages": TALK, "tools": [{"name": "a", "input_schema": {}}]}, "anthropic"),
+        ({"messages": TALK, "tools": [{"name": "a", "input_schema": {"type": "object"}}]}, "anthropic"),
         ({"messages": TALK, "anthropic_version": "bedrock"}, "anthropic"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}]}, "anthropic"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "anthropic"),

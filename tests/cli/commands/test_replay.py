@@ -132,7 +132,11 @@ def test_replay_notes_figures_pooled_over_fewer_sessions(run, long_session, crow
 
 def test_replay_continues_after_a_policy_without_room(run, home, write_lines):
     """A recorded setup that leaves one policy no room affects only its row, and the error names the given window."""
-    tool = {"name": "look", "description": "It looks at files. " * 4_000, "parameters": {"type": "object"}}
+    tool = {
+        "name": "look",
+        "description": "It looks at files. " * 4_000,
+        "parameters": {"type": "object", "properties": {}},
+    }
     body = {
         "model": "gpt-4o",
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
@@ -285,7 +289,9 @@ def test_replay_takes_setup_and_api_from_request_bodies(run, home, write_lines):
     body = {
         "model": "gpt-4o",
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
-        "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+        "tools": [
+            {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+        ],
     }
     file = write_lines(home / "body.json", [json.dumps(body)])
     arguments = ("replay", file, "--json", "--no-cuts", "--policy", "sliding", "--model", "gpt-4o")

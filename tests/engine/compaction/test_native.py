@@ -65,9 +65,13 @@ FIELDS = {
         "instructions": "Be brief.",
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
+        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}],
     },
-    "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]},
+    "openai-chat": {
+        "tools": [
+            {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+        ]
+    },
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
 WORDS = ProviderSettings(tokenizer="words")

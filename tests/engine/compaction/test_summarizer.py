@@ -429,8 +429,14 @@ def test_write_summary_shortens_a_message_larger_than_any_part():
 
 TOOLS = {
     "anthropic": {"max_tokens": 4_000, "tools": [{"name": "read", "input_schema": {"type": "object"}}]},
-    "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]},
-    "openai-responses": {"tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}]},
+    "openai-chat": {
+        "tools": [
+            {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+        ]
+    },
+    "openai-responses": {
+        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}]
+    },
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
 

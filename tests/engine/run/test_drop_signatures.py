@@ -40,7 +40,7 @@ SCRIPT = [
 ]
 TOOLS = {
     "anthropic": [{"name": "ls", "input_schema": {"type": "object"}}],
-    "openai-responses": [{"type": "function", "name": "ls", "parameters": {"type": "object"}}],
+    "openai-responses": [{"type": "function", "name": "ls", "parameters": {"type": "object", "properties": {}}}],
     "gemini": [{"functionDeclarations": [{"name": "ls"}]}],
 }
 SIGNATURE_PATTERN = re.compile(rb'"(?:signature|encrypted_content|thoughtSignature)":"([^"]+)"')

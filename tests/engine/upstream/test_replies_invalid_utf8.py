@@ -33,9 +33,13 @@ FIELDS = {
     "openai-responses": {
         "store": False,
         "include": ["reasoning.encrypted_content"],
-        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object"}}],
+        "tools": [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}],
     },
-    "openai-chat": {"tools": [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]},
+    "openai-chat": {
+        "tools": [
+            {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+        ]
+    },
     "gemini": {"tools": [{"functionDeclarations": [{"name": "read"}]}]},
 }
 ANSWER = ScriptedAnswer("Well.", (("read", {"path": "f"}),), "Let me see.")

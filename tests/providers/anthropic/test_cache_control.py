@@ -71,7 +71,7 @@ def test_render_request_puts_a_breakpoint_on_the_setup():
     """The breakpoint of the setup is at the end of the system prompt, or on the last tool if there is none."""
     out = json.loads(render_with_breakpoints(build_request("a"), setup=True))
     assert out["system"] == [build_text_block("s", cache_control=FIVE)]
-    tools = [{"name": "x", "input_schema": {}}, {"name": "y", "input_schema": {}}]
+    tools = [{"name": "x", "input_schema": {"type": "object"}}, {"name": "y", "input_schema": {"type": "object"}}]
     out = json.loads(render_with_breakpoints(build_request("a", system="", tools=tools), setup=True))
     assert [tool.get("cache_control") for tool in out["tools"]] == [None, FIVE]
     bare = b'{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t"}]}]}'

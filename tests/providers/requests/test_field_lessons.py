@@ -26,7 +26,12 @@ CHAT = {
         {"role": "tool", "tool_call_id": "c1", "name": "look", "content": "a store"},
         {"role": "assistant", "content": "well", "reasoning_content": "so"},
     ],
-    "tools": [{"type": "function", "function": {"name": "look", "strict": True, "parameters": {"type": "object"}}}],
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": "look", "strict": True, "parameters": {"type": "object", "properties": {}}},
+        }
+    ],
 }
 
 

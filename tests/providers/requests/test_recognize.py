@@ -26,7 +26,7 @@ def recognize(**fields):
         ({"system": "s", "messages": [USER]}, "anthropic"),
         ({"anthropic_version": "bedrock-2023-05-31", "messages": [USER]}, "anthropic"),
         ({"max_tokens": 5, "model": "claude-x", "messages": [USER]}, "anthropic"),
-        ({"tools": [{"name": "f", "input_schema": {}}], "messages": [USER]}, "anthropic"),
+        ({"tools": [{"name": "f", "input_schema": {"type": "object"}}], "messages": [USER]}, "anthropic"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}]}, "anthropic"),
         ({"messages": [{"role": "assistant", "content": [{"type": "web_search_tool_result"}]}]}, "anthropic"),
         ({"messages": [USER]}, "openai-chat"),
@@ -61,7 +61,7 @@ def test_recognize_api_by_the_name_of_the_message_list(fields, expected):
 
 BLOCK = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}
 USES = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]}
-TOOLS = {"tools": [{"name": "f", "input_schema": {}}]}
+TOOLS = {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}
 ROLE = {"role": "tool", "tool_call_id": "c", "content": "a"}
 CERTAIN_BODIES = {
     "anthropic": [

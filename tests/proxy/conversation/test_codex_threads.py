@@ -13,7 +13,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider.client import STRICTEST_MODELS
 
 SESSION = "x-holdfast-session"
-TOOLS = [{"type": "function", "name": "run", "parameters": {"type": "object"}}]
+TOOLS = [{"type": "function", "name": "run", "parameters": {"type": "object", "properties": {}}}]
 
 
 def make_item(role, text):

@@ -134,7 +134,7 @@ def test_cache_writes_are_counted_by_lifetime():
 def test_cache_prefix_is_tools_then_system_then_messages():
     """Other tools miss everything, another system keeps the tools, tool_choice and thinking keep both."""
     provider = build_provider()
-    tool = {"name": "ls", "description": LONG, "input_schema": {}, "cache_control": BREAKPOINT}
+    tool = {"name": "ls", "description": LONG, "input_schema": {"type": "object"}, "cache_control": BREAKPOINT}
     system = [{"type": "text", "text": LONG, "cache_control": BREAKPOINT}]
     body = build_marked_body(LONG, at=[0]) | {"tools": [tool], "system": system}
     all_tokens = get_cache_usage(provider.answer_body("anthropic", body))[1]

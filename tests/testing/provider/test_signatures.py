@@ -71,7 +71,7 @@ def test_thinking_binding_ignores_changes_without_meaning():
 def test_thinking_binding_ignores_deferred_tools():
     """A deferred tool can come and go; any other tool changes the prefix."""
     client = build_thinking_client()
-    client.body["tools"].append({"name": "later", "input_schema": {}, "defer_loading": True})
+    client.body["tools"].append({"name": "later", "input_schema": {"type": "object"}, "defer_loading": True})
     assert isinstance(client.send_user_text("on"), ModelAnswer)
     client.body["tools"][1].pop("defer_loading")
     assert isinstance(client.send_user_text("on"), RefusalReply)

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix.fix_request import fix_request
-from holdfast.providers.registry import get_api_spec
+from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.rule import Finding
@@ -40,6 +40,12 @@ _MODEL_OPTION_RULES = frozenset(
     for rule in ("model-sampling", "model-effort", "model-tools", "cache-retention")
 )
 """Rules about options that not every model of OpenAI's takes."""
+# The tools are the client's too, and servers that speak an API take more than the API itself. Writing them anew would
+# also break the cached prefix of a session that works.
+_CLIENT_TOOL_RULES = frozenset(f"{api}.tool-schema" for api in API_SPECS)
+"""Rules about the schemas of tools."""
+_UNCHECKED_RULES = _HEADER_RULES | _MODEL_OPTION_RULES | _CLIENT_TOOL_RULES
+"""Rules that do not stop a request here."""
 
 
 class CheckedRequest(Struct, frozen=True):
@@ -179,6 +185,6 @@ def _find_errors(upstream_request: UpstreamRequest) -> list[Finding]:
     findings = validate_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
     errors: list[Finding] = []
     for finding in findings:
-        if finding.level == "error" and finding.rule not in _HEADER_RULES | _MODEL_OPTION_RULES:
+        if finding.level == "error" and finding.rule not in _UNCHECKED_RULES:
             errors.append(finding)
     return errors

@@ -141,7 +141,7 @@ def test_refusal_of_open_calls_names_all_of_a_message():
     )
 
 
-TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}
 FETCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_fetch", "input": {}}
 FETCHED = {
     "type": "web_fetch_tool_result",
