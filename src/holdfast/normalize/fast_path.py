@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, ToolCall, ToolResult
+from holdfast.normalize.approvals import find_orphan_approvals
 from holdfast.normalize.ids import NO_CALL_IDS, has_only_valid_ids, is_wire_id, list_server_call_ids
 from holdfast.normalize.media_limit import is_within_media_limits
 from holdfast.normalize.misplaced_results import find_unanswered_computer_calls
@@ -100,13 +101,17 @@ def is_normalized_inside(
     # others.
     unusual_messages = [messages[index] for index in history.unusual_messages]
     has_opaque_parts = any(Opaque in map(type, message.parts) for message in unusual_messages)
-    if has_opaque_parts and find_unpaired_server_parts(messages, dialect):
-        return False
-    if has_opaque_parts and find_unanswered_computer_calls(messages):
+    if has_opaque_parts and _has_unpaired_opaque_parts(messages, dialect):
         return False
     if not has_required_signatures(messages, dialect) or not have_required_reasoning(messages, dialect):
         return False
     return not unusual_messages or is_within_media_limits(messages, dialect)
+
+
+def _has_unpaired_opaque_parts(messages: Sequence[Message], dialect: Dialect) -> bool:
+    if find_unpaired_server_parts(messages, dialect):
+        return True
+    return bool(find_unanswered_computer_calls(messages) or find_orphan_approvals(messages, dialect))
 
 
 def _has_valid_placement(history: _HistoryIndex, dialect: Dialect, *, has_system_field: bool) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Thinking
+from holdfast.normalize.approvals import drop_orphan_approvals
 from holdfast.normalize.dropped_calls import detach_dropped_call_results
 from holdfast.normalize.fast_path import is_normalized_inside
 from holdfast.normalize.ids import NO_CALL_IDS
@@ -158,6 +159,7 @@ def _list_passes(
         (partial(detach_dropped_call_results, interrupted=interrupted), ("drop", "")),
         (partial(drop_unfinished_calls, interrupted=interrupted), ("drop", "")),
         (move_unsupported_result_media, ("drop", "")),
+        (drop_orphan_approvals, ("pairing", "the request that this approval answers is gone")),
         (drop_unanswered_computer_calls, ("pairing", "it had only a call for a screenshot without output")),
         (clean_messages, ("empty", "it has no content that this API accepts")),
         (

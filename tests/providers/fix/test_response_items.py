@@ -38,7 +38,7 @@ def fix_items(*items, **fields):
         ([USER, REASONING, SEARCH, ANSWER], [USER, REASONING, ANSWER], "search-action"),
         ([USER, REASONING, SEARCH, USER], [USER, USER], "search-action"),
         ([USER, IMAGE | {"status": "failed", "result": None}, ANSWER], [USER, ANSWER], "image-result"),
-        ([USER, APPROVAL], [USER], "approval-pair"),
+        ([USER, APPROVAL], [USER], "pairing"),
     ],
     ids=["image", "status", "search", "search after reasoning", "search that ends a turn", "failed", "approval"],
 )

@@ -63,6 +63,7 @@ class WireItem(Struct, gc=False):
     content: Raw = Raw()
     summary: Raw = Raw()
     encrypted_content: str | None = None
+    approval_request_id: str | None = None
     arguments: Raw = Raw(b'"{}"')
     input: Raw = Raw(b'""')
     action: Raw = Raw(b"{}")
@@ -106,7 +107,7 @@ _RAW_LIST_DECODER = Decoder(list[Raw])
 _STRING_DECODER = Decoder(str)
 _CONTENT_DECODER: Decoder[str | list[Raw] | None] = Decoder(str | list[Raw] | None)
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
-_TEXT_FIELDS = ("type", "role", "id", "call_id", "name", "encrypted_content")
+_TEXT_FIELDS = ("type", "role", "id", "call_id", "name", "encrypted_content", "approval_request_id")
 _RAW_FIELDS = ("content", "summary", "arguments", "input", "action", "operation", "output")
 
 ARGUMENT_FIELD_BY_CALL = {
@@ -300,10 +301,13 @@ def _build_message_of_role(role: Role, items: Sequence[tuple[WireItem, Raw]], mo
             if role == "user":
                 content = tuple(map(convert_text_document, content))
             return Message(role, content)
-    # Not interpreted. A screenshot is signed with the id of its call, so that the two stay together.
+    # Not interpreted. A screenshot is signed with the id of its call, and an approval with that of its request, so that
+    # the two stay together.
     signature = None
     if item.type == "computer_call_output" and item.call_id:
         signature = ProviderSignature(API_NAME, "", item.call_id)
+    elif item.type == "mcp_approval_response" and item.approval_request_id:
+        signature = ProviderSignature(API_NAME, "", item.approval_request_id)
     return Message(role, (Opaque("message", raw, signature),))
 
 
@@ -327,6 +331,8 @@ def decode_model_item(item: WireItem, raw: Raw, model: str = "") -> tuple[Part, 
         signature = None
         if item.type == "computer_call" and item.call_id:
             signature = ProviderSignature(API_NAME, "", item.call_id)
+        elif item.type == "mcp_approval_request" and item.id:
+            signature = ProviderSignature(API_NAME, "", item.id)
         return (Opaque(item.type, raw, signature),)
     arguments = _read_call_arguments(getattr(item, argument_field), as_text=argument_field == "arguments")
     name = item.type.removesuffix("_call") if item.name is None else item.name
