@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 
 import pytest
@@ -23,6 +24,8 @@ from holdfast.normalize.normalize_history import normalize_history
 from holdfast.normalize.parts import clean_message, clean_part
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.normalize.result_matching import SYNTHETIC_RESULT_TEXT
+from holdfast.providers.openai_responses.messages import group_items_by_message
+from holdfast.providers.registry import get_api_dialect
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
@@ -647,3 +650,30 @@ def test_normalize_history_asks_to_go_on_if_nothing_is_left():
     normalized, _ = apply_normalization([results("x")], CLAUDE)
     assert [message.role for message in normalized] == ["user"]
     assert normalize_history([], CLAUDE) == ()
+
+
+# -- calls that are answered in a later request ------------------------------------------------------------------------
+
+
+def build_async_history(*after):
+    call = {"type": "function_call", "call_id": "c1", "name": "build", "arguments": "{}", "async": True}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It runs."}]}
+    items = [{"role": "user", "content": "Build it."}, call, said, {"role": "user", "content": "Meanwhile?"}, *after]
+    raws = [Raw(json.dumps(item).encode()) for item in items]
+    return [message for _, _, message in group_items_by_message(raws)]
+
+
+def test_normalize_history_leaves_an_async_call_open():
+    """A call with ``async`` may wait for its output over many turns, so no result is made up for it."""
+    dialect = get_api_dialect("openai-responses", "gpt-6-sol")
+    assert normalize_history(build_async_history(), dialect) == ()
+    output = {"type": "function_call_output", "call_id": "c1", "output": "built"}
+    assert normalize_history(build_async_history(output), dialect) == ()
+
+
+def test_normalize_history_answers_an_open_call_beside_an_async_one():
+    """Only the call that has to be answered gets a result."""
+    call = {"type": "function_call", "call_id": "c2", "name": "ls", "arguments": "{}"}
+    history = build_async_history(call, {"role": "user", "content": "And?"})
+    [edit] = normalize_history(history, get_api_dialect("openai-responses", "gpt-6-sol"))
+    assert [result.call_id for message in edit.replacement for result in message.results] == ["c2"]

@@ -24,7 +24,11 @@ from holdfast.normalize.parts import (
     is_empty_prefill,
     is_unsigned_text,
 )
-from holdfast.normalize.result_matching import find_results_of_calls, has_distinguishable_results
+from holdfast.normalize.result_matching import (
+    find_results_of_calls,
+    has_distinguishable_results,
+    may_be_answered_later,
+)
 from holdfast.normalize.returned_reasoning import have_required_reasoning
 from holdfast.normalize.roles import can_follow_results, has_valid_system_position, is_merge_required
 from holdfast.normalize.server_tools import find_unpaired_server_parts
@@ -283,8 +287,10 @@ def _has_later_results(messages: Sequence[Message]) -> bool:
     call_count = 0
     answered_count = 0
     for index, matches in find_results_of_calls(messages).items():
-        call_count += len(matches)
-        for match in matches:
+        for call, match in zip(messages[index].calls, matches, strict=True):
+            if match is None and may_be_answered_later(call):
+                continue
+            call_count += 1
             if match is not None and match.message_index > index:
                 answered_count += 1
     result_count = sum(len(message.results) for message in messages)

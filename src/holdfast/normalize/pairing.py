@@ -27,6 +27,7 @@ from holdfast.normalize.result_matching import (
     find_results_of_calls,
     has_distinguishable_results,
     is_synthetic_result,
+    may_be_answered_later,
 )
 from holdfast.normalize.tracked_messages import TrackedMessage, create_inserted_message
 from holdfast.state.dialect import Dialect
@@ -517,9 +518,12 @@ def _emit_missing_results(
 ) -> Iterator[TrackedMessage]:
     """Yield a new item for each call of item ``index`` without a result behind it."""
     item = items[index]
-    final_results = _collect_results(items, results, item.message.calls)
-    for match, result in zip(results, final_results, strict=True):
+    calls = item.message.calls
+    final_results = _collect_results(items, results, calls)
+    for call, match, result in zip(calls, results, final_results, strict=True):
         if match is not None and match.message_index >= index:
+            continue
+        if match is None and may_be_answered_later(call):
             continue
         if match is None:
             why = "the call had no result"

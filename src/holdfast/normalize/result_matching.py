@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
+import msgspec
+from msgspec import Struct
+from msgspec.json import Decoder
+
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Opaque, ToolCall, ToolResult
 from holdfast.normalize.ids import is_server_tool_call, is_wire_id
@@ -161,6 +165,26 @@ def is_synthetic_result(result: ToolResult) -> bool:
     text = get_result_text(result)
     # Clients add a line of their own at times; a much longer text only quotes ours.
     return len(text) < 2 * len(SYNTHETIC_RESULT_TEXT) and SYNTHETIC_RESULT_TEXT in text
+
+
+class _AsyncFlag(Struct, rename={"is_async": "async"}):
+    is_async: bool = False
+
+
+_ASYNC_FLAG_DECODER = Decoder(_AsyncFlag)
+
+
+def may_be_answered_later(call: ToolCall) -> bool:
+    """Return whether a call may stand without a result: its output comes in any later request (OpenAI's async tools).
+
+    A made-up result would be an answer, and the real one then a second one for the same call.
+    """
+    if call.raw is None or b'"async"' not in bytes(call.raw):
+        return False
+    try:
+        return _ASYNC_FLAG_DECODER.decode(call.raw).is_async
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
 
 
 def find_orphan_ids(messages: Sequence[Message]) -> frozenset[str]:
