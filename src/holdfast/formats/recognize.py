@@ -24,6 +24,7 @@ from holdfast.formats.common.lines import (
     split_json_lines,
 )
 from holdfast.formats.gemini_cli import read as gemini_cli
+from holdfast.formats.look_alikes import describe_look_alike
 from holdfast.formats.opencode import read as opencode
 from holdfast.formats.pi import read as pi
 from holdfast.providers.common.json.body_fields import detect_wide_encoding
@@ -34,6 +35,8 @@ KNOWN_FORMATS_TEXT = (
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """First bytes of every SQLite database."""
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+"""First bytes of what zstd wrote."""
 SNIFFED_BYTES = 1_024
 """Number of bytes at the start of a file in which a NUL byte marks it as binary.
 
@@ -120,6 +123,11 @@ def _raise_if_binary(data: bytes) -> None:
         raise UnrecognizedContent(
             "this is an SQLite database, as opencode keeps its sessions in; it is read where it lies: give its name to "
             f"holdfast import or holdfast replay. {_describe_known_formats()}"
+        )
+    if start.startswith(ZSTD_MAGIC):
+        raise UnrecognizedContent(
+            "this is compressed with zstd, as Codex keeps its older rollouts; unpack it with `zstd -d FILE` and give "
+            f"what that writes. {_describe_known_formats()}"
         )
     raise_if_utf16_or_utf32(start)
     if b"\x00" in start:
@@ -245,7 +253,7 @@ def _recognize_fields(line: bytes, fields: dict[str, Raw]) -> str | None:
 
     Raises ``UnrecognizedContent`` for sessions of tools without a reader.
     """
-    _raise_if_unsupported_tool(fields)
+    _raise_if_unsupported_tool(line, fields)
     if not fields:
         return None
     type_ = _TYPE_PROBE.decode_or_default(line).type
@@ -321,8 +329,10 @@ _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
 )
 
 
-def _raise_if_unsupported_tool(fields: dict[str, Raw]) -> None:
+def _raise_if_unsupported_tool(line: bytes, fields: dict[str, Raw]) -> None:
     """Raise ``UnrecognizedContent`` for a session of a tool that has no reader."""
+    if description := describe_look_alike(line, fields):
+        raise UnrecognizedContent(f"{description}. {_describe_known_formats()}")
     keys = fields.keys()
     for tool, marks in _UNSUPPORTED_TOOLS:
         if marks <= keys:

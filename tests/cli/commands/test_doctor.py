@@ -173,6 +173,41 @@ def test_doctor_counts_the_sessions_of_other_tools(run, home, make_session_lines
     assert "1 session in" in run("doctor").stdout
 
 
+def test_doctor_tells_of_sessions_that_cannot_be_read(run, home, make_session_lines, write_lines):
+    """Sessions of known tools are read; those that cannot be are named with the reason, the count and one of them."""
+    project = home / ".claude" / "projects" / "w"
+    project.mkdir(parents=True)
+    write_lines(project / "good.jsonl", make_session_lines(1))
+    for name in ("a", "b"):
+        (project / f"{name}.jsonl").write_text("hello\n", encoding="utf-16")
+    opencode = home / ".local" / "share" / "opencode"
+    opencode.mkdir(parents=True)
+    (opencode / "opencode.db").write_bytes(b"SQLite format 3\x00" + bytes(4_000))
+    droid = home / ".factory" / "sessions" / "w"
+    droid.mkdir(parents=True)
+    (droid / "x.jsonl").write_text("{}\n")
+    result = run("doctor", "--json")
+    assert result.exit_code == 0, result.stderr
+    groups = {group["tool"]: group for group in json.loads(result.stdout)["unreadable_sessions"]}
+    assert (groups["Claude Code"]["count"], "UTF-16" in groups["Claude Code"]["reason"]) == (2, True)
+    assert groups["opencode"]["example"].endswith("opencode.db")
+    assert (groups["Factory Droid"]["count"], "no reader" in groups["Factory Droid"]["reason"]) == (1, True)
+    states = get_states(result)
+    assert (states["Claude Code"], states["Codex"]) == ("note", "ok")
+    printed = " ".join(run("doctor").stdout.split())
+    assert "2 cannot be read" in printed
+
+
+def test_doctor_looks_at_sessions_only_as_long_as_it_may(run, home, make_session_lines, write_lines, monkeypatch):
+    """When the time is over, the check says how many sessions it looked at."""
+    monkeypatch.setattr(doctor, "SCAN_SECONDS", -1.0)
+    project = home / ".claude" / "projects" / "w"
+    project.mkdir(parents=True)
+    write_lines(project / "good.jsonl", make_session_lines(1))
+    texts = {check["subject"]: check["text"] for check in json.loads(run("doctor", "--json").stdout)["checks"]}
+    assert "look at 0 of them" in texts["Claude Code"]
+
+
 def test_doctor_reports_each_configuration_file_once(run, home):
     """A wrong file has one line, and no other line calls it ok."""
     (home / "holdfast.toml").write_text("[[model]\n")

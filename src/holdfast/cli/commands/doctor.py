@@ -6,6 +6,7 @@ import os
 import platform
 import stat
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,12 @@ from platformdirs import user_config_path
 
 from holdfast import config
 from holdfast.cli.commands.ls import format_age
+from holdfast.cli.files.unreadable_sessions import (
+    SCAN_SECONDS,
+    UnreadableSessions,
+    find_unread_tools,
+    scan_session_tool,
+)
 from holdfast.cli.files.user_paths import (
     explain_unwritable_store,
     get_modification_sort_key,
@@ -93,18 +100,25 @@ class DoctorCheck(Struct, frozen=True):
 @click.option("--online", is_flag=True, help="Also contact servers beyond this machine, without a key.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print the context windows assumed for models.")
 @store_option
-@make_json_option("the checks and the table of windows")
+@make_json_option("the checks, the sessions that cannot be read and the table of windows")
 @click.pass_context
 def doctor_command(ctx: click.Context, store: str | None, *, online: bool, verbose: bool, as_json: bool) -> None:
     """Check this installation: store, configuration, extras, recorded sessions, and where clients are pointed.
 
-    Prints the settings in force and where they come from. Addresses in the variables of SDKs and in the settings of
-    clients are checked for a running proxy. Exit code 1 if something is wrong.
+    Prints the settings in force and where they come from. Sessions of other tools are read for a few seconds, the
+    newest first; those that cannot be read are named with the reason. Addresses in the variables of SDKs and in the
+    settings of clients are checked for a running proxy. Exit code 1 if something is wrong.
     """
-    checks = [*_run_checks(store, quiet=as_json), *_check_clients(online=online)]
+    unreadable: list[UnreadableSessions] = []
+    checks = [
+        *_run_checks(store, quiet=as_json),
+        *_check_session_tools(unreadable),
+        *_check_clients(online=online),
+    ]
     windows = _list_windows()
     if as_json:
-        print_json({"checks": msgspec.to_builtins(checks), "windows": windows})
+        record = {"checks": msgspec.to_builtins(checks), "windows": windows}
+        print_json(record | {"unreadable_sessions": msgspec.to_builtins(unreadable)})
     elif verbose:
         _print_checks(checks, windows)
     else:
@@ -120,7 +134,6 @@ def _run_checks(store: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
     yield _check_extra("exact tokenizer", "bpe_openai", "replay counts with our own estimate")
     yield _check_extra("mcp", "mcp", "holdfast mcp cannot run", "mcp")
     yield _check_relay_stack()
-    yield from _check_session_tools()
 
 
 def _check_python() -> DoctorCheck:
@@ -297,7 +310,9 @@ def _check_relay_stack() -> DoctorCheck:
     return DoctorCheck("relay", "note", f"{text}; {hint}")
 
 
-def _check_session_tools() -> Iterator[DoctorCheck]:
+def _check_session_tools(unreadable: list[UnreadableSessions]) -> Iterator[DoctorCheck]:
+    """Yield where other tools keep their sessions and which of them cannot be read; add those to ``unreadable``."""
+    deadline = time.monotonic() + SCAN_SECONDS
     for tool in list_session_tools():
         session_files = list_session_files(tool)
         newest = ""
@@ -305,7 +320,18 @@ def _check_session_tools() -> Iterator[DoctorCheck]:
             changed_at, _ = get_modification_sort_key(session_files[0])
             newest = f", the newest {format_age(int(changed_at * 1_000))}"
         kind = "database" if tool.pattern.endswith(".db") else "session"
-        yield DoctorCheck(tool.name, "ok", f"{format_count(len(session_files), kind)} in {tool.folder}{newest}")
+        scan = scan_session_tool(tool, deadline)
+        unreadable += scan.unreadable
+        text = f"{format_count(len(session_files), kind)} in {tool.folder}{newest}"
+        if scan.looked_at < scan.total:
+            text += f"; the time was enough to look at {scan.looked_at:,} of them"
+        for group in scan.unreadable:
+            text += f"; {group.count:,} cannot be read: {group.reason}, for example {group.example}"
+        yield DoctorCheck(tool.name, "note" if scan.unreadable else "ok", text)
+    for group in find_unread_tools():
+        unreadable.append(group)
+        text = f"{format_count(group.count, 'file')} with sessions, for example {group.example}: {group.reason}"
+        yield DoctorCheck(group.tool, "note", text)
 
 
 def _check_clients(*, online: bool) -> Iterator[DoctorCheck]:
