@@ -17,7 +17,13 @@ from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.error_rules import ERROR_RULES
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, AnswerReport, ErrorReport, Verdict
 
-CASES = json.loads((Path(__file__).parent / "error_wordings.json").read_text(encoding="utf-8"))
+FOLDER = Path(__file__).parent
+CASES = json.loads((FOLDER / "error_wordings.json").read_text(encoding="utf-8"))
+FILES = ("public_wordings/seen.jsonl", "public_wordings/fresh.jsonl", "own_wordings.jsonl")
+WORDINGS = [json.loads(line) for name in FILES for line in (FOLDER / name).read_text("utf-8").splitlines()]
+WORDING_REPORTS = [
+    ErrorReport(wording.get("provider", ""), wording["status"], body=wording["text"]) for wording in WORDINGS
+]
 FIELDS = ("provider", "status", "code", "message", "body", "headers", "estimate", "window")
 STATUSES = [None, 200, 400, 401, 402, 403, 404, 408, 413, 422, 429, 500, 502, 503, 529]
 
@@ -402,6 +408,29 @@ def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
     ]
 
 
+INTERCHANGEABLE_RULES = {
+    "_detect_agent_guard": "an agent's own sentence states no tokens a minute",
+    "_detect_rate_ceiling": "Anthropic's long-context tier has no limit of a minute",
+    "_detect_context_wording": "it and the wide wordings of tokens have the same verdict on what both recognize",
+    "_detect_status_413": "a server that is busy is another cause, which the rule for 413 looks for itself",
+}
+"""Rules that may trade places with the one after them, and why."""
+RULE_NAMES = [rule.__name__ for rule in ERROR_RULES]
+
+
+@pytest.mark.parametrize("name", RULE_NAMES[:-1])
+def test_classify_error_needs_the_order_of_its_rules(name, monkeypatch):
+    """If a rule trades places with the next one, the verdict on some case changes, unless both orders are right."""
+    rules = list(ERROR_RULES)
+    index = RULE_NAMES.index(name)
+    rules[index], rules[index + 1] = rules[index + 1], rules[index]
+    reports = [build_report(case) for case in CASES] + WORDING_REPORTS
+    verdicts = [classify_error(report) for report in reports]
+    monkeypatch.setattr(errors, "ERROR_RULES", tuple(rules))
+    is_unchanged = [classify_error(report) for report in reports] == verdicts
+    assert is_unchanged is (name in INTERCHANGEABLE_RULES)
+
+
 @pytest.mark.parametrize(
     ("fields", "expected_line"),
     [
@@ -417,6 +446,45 @@ def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
 def test_message_line_puts_the_reason_on_one_line(fields, expected_line):
     """The provider's message is put on one line, or a fixed text if there is none."""
     assert ErrorReport(status=500, **fields).message_line == expected_line
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "requested", "counted_tokens"),
+    [
+        ("maximum context length is 32768 tokens. your prompt contains at least 32769 input tokens", 32_768, 32_769, 0),
+        ("maximum context length is 32768 tokens. your prompt contains 33000 input tokens", 32_768, 33_000, 33_000),
+        (
+            "maximum context length is 32768 tokens, you requested 4096 output tokens and it contains at least 28673",
+            32_768,
+            28_673,
+            28_673,
+        ),
+    ],
+)
+def test_classify_error_reads_at_least_as_a_lower_bound(text, limit, requested, counted_tokens):
+    """vLLM stops counting one token after the limit, so a prompt of "at least" that many may have any size."""
+    verdict = classify_error(text, 400)
+    assert (verdict.limit, verdict.requested) == (limit, requested)
+    assert verdict.is_requested_minimum is ("at least" in text)
+    assert verdict.counted_tokens == counted_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "max_bytes", "sent_bytes"),
+    [
+        ("total message size 10176584 exceeds limit 2097152", 2_097_152, 10_176_584),
+        ("The payload reached 19,625,039 bytes, exceeding the limit of 15,728,640 bytes.", 15_728_640, 19_625_039),
+        ("Request body is larger than 10 MB", 10_000_000, None),
+        ("request (9.5 MB) is over the 4.5 MB limit", 4_500_000, 9_500_000),
+        ("client intended to send too large body: 3520276 bytes", None, 3_520_276),
+        ("The response body exceeds 10 MB", None, None),
+    ],
+)
+def test_classify_error_reads_bytes_apart_from_tokens(text, max_bytes, sent_bytes):
+    """Bytes of a body are no tokens, and an answer's are not the request's."""
+    verdict = classify_error(text, 400)
+    assert (verdict.limit, verdict.requested) == (None, None)
+    assert (verdict.max_bytes, verdict.sent_bytes) == (max_bytes, sent_bytes)
 
 
 def test_classify_error_accepts_a_text_or_a_body():

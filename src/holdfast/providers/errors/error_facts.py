@@ -74,7 +74,8 @@ _CLIENT_RETRIES = re.compile(
 _GATEWAY_RESET = re.compile(r"(\[4(?:00|13|22)\]:[^\n]{0,600}?)\(reset after \d{1,6}s\)")
 # Pydantic quotes what it refuses: {'msg': …, 'input': 'words of a user'} and [type=…, input_value='…'].
 _QUOTED_INPUT = re.compile(
-    r"""(?:(["'])input\1: ?|\binput_value=)(?:'(?:[^'\\]|\\.){0,8000}'|"(?:[^"\\]|\\.){0,8000}"|[^,}\]\n]{0,400})"""
+    r"""(?:(["'])input\1: ?|\binput_value=)(?:'(?:[^'\\]|\\.){0,8000}'|"(?:[^"\\]|\\.){0,8000}"|[^,}\]\n]{0,400})""",
+    re.IGNORECASE,
 )
 _QUOTES = re.compile(r"[\"'`*\u2018\u2019\u201c\u201d\\]")
 _SPACE = re.compile(r"\s+")

@@ -204,20 +204,10 @@ def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...],
 
 
 def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """Recognize an agent's own error about its settings, its tools or its compaction, which no provider sent.
-
-    Agents also wrap the provider's error of a failed compaction. Its status shows that there is one, or its words after
-    a colon ("compaction failed: …: Input is too long").
-    """
+    """Recognize an agent's own error about its settings or its tools, which no provider sent."""
     if words.AGENT_GUARD.search(facts.plain_text):
         return Verdict("config")
-    failed_compaction = words.FAILED_COMPACTION.search(facts.plain_text)
-    if failed_compaction is None or facts.codes or max(facts.statuses, default=0) >= 400:
-        return None
-    reason = facts.plain_text[failed_compaction.end() :].partition(": ")[2]
-    if words.CONTEXT_OVERFLOW.search(reason) or words.TOKEN_OVERFLOW.search(reason):
-        return None
-    return Verdict("config")
+    return None
 
 
 def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -267,6 +257,20 @@ def _has_agreeing_sizes(facts: ErrorFacts) -> bool:
         return False
     sizes = complete_sizes(facts)
     return sizes.is_over_limit and not is_output_number(facts, sizes.requested)
+
+
+def _detect_failed_compaction(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
+    """Recognize an agent's report of its own failed compaction, unless it quotes the provider.
+
+    A quoted error has a status, or stands behind a colon ("compaction failed: …: Input is too long").
+    """
+    failed_compaction = words.FAILED_COMPACTION.search(facts.plain_text)
+    if failed_compaction is None or facts.codes or max(facts.statuses, default=0) >= 400:
+        return None
+    reason = facts.plain_text[failed_compaction.end() :].partition(": ")[2]
+    if words.CONTEXT_OVERFLOW.search(reason) or words.TOKEN_OVERFLOW.search(reason):
+        return None
+    return Verdict("config")
 
 
 def _unless_other_cause(rule: ErrorRule) -> ErrorRule:
@@ -406,15 +410,6 @@ def _detect_context_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict |
 
 
 @_unless_other_cause
-def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Recognize a body that is too large in bytes, by code or wording."""
-    has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
-    if has_size_wording and _is_lenient_status(facts, report):
-        return Verdict("request_bytes", sent_bytes=find_byte_sizes(facts).sent)
-    return None
-
-
-@_unless_other_cause
 def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Recognize wide wordings about tokens, or stated numbers of tokens that are over the stated limit."""
     if not _is_lenient_status(facts, report):
@@ -431,6 +426,15 @@ def _detect_token_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | N
 def _is_lenient_status(facts: ErrorFacts, report: ErrorReport) -> bool:
     status = _get_error_status(facts, report)
     return status < 400 or status in _LENIENT_STATUSES
+
+
+@_unless_other_cause
+def _detect_body_size(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    """Recognize a body that is too large in bytes, by code or wording."""
+    has_size_wording = "requesttoolarge" in facts.codes or words.BODY_TOO_LARGE.search(facts.plain_text)
+    if has_size_wording and _is_lenient_status(facts, report):
+        return Verdict("request_bytes", sent_bytes=find_byte_sizes(facts).sent)
+    return None
 
 
 @_unless_other_cause
@@ -458,7 +462,7 @@ def _detect_bare_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict | No
 def _detect_status_413(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Treat any other 413 as a body that is too large in bytes."""
     if _get_error_status(facts, report) == 413:
-        return Verdict("request_bytes")
+        return Verdict("request_bytes", sent_bytes=find_byte_sizes(facts).sent)
     return None
 
 
@@ -490,22 +494,6 @@ def _detect_invalid_request(facts: ErrorFacts, report: ErrorReport) -> Verdict |
     return None
 
 
-def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
-    """Recognize a rate limit by a stated delay, if the error has no other reason.
-
-    This finds rate limits in languages that no pattern covers: nobody states a delay for what waiting cannot cure.
-    """
-    status = _get_error_status(facts, report)
-    if status >= 400 and status not in _WAITING_STATUSES:
-        return None
-    has_delay = bool(facts.retry_delays or parse_retry_delay(facts.raw_text))
-    if not has_delay and status not in _FIRM_STATUSES:
-        has_delay = bool(_find_retry_after(facts, report))
-    if has_delay and not _has_other_reason(facts, report):
-        return Verdict("rate_limit")
-    return None
-
-
 @_unless_other_cause
 def _detect_unknown_wording(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
     """Recognize an overflow by its numbers: the model's window next to a larger one, or two counts beside "context".
@@ -532,6 +520,22 @@ def _is_small_request(report: ErrorReport) -> bool:
     if report.estimate is None or not report.window:
         return False
     return report.estimate < MIN_OVERFLOW_SHARE * report.window
+
+
+def _detect_retry_time(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    """Recognize a rate limit by a stated delay, if the error has no other reason.
+
+    This finds rate limits in languages that no pattern covers: nobody states a delay for what waiting cannot cure.
+    """
+    status = _get_error_status(facts, report)
+    if status >= 400 and status not in _WAITING_STATUSES:
+        return None
+    has_delay = bool(facts.retry_delays or parse_retry_delay(facts.raw_text))
+    if not has_delay and status not in _FIRM_STATUSES:
+        has_delay = bool(_find_retry_after(facts, report))
+    if has_delay and not _has_other_reason(facts, report):
+        return Verdict("rate_limit")
+    return None
 
 
 def _has_other_reason(facts: ErrorFacts, report: ErrorReport) -> bool:
@@ -579,20 +583,21 @@ ERROR_RULES: tuple[ErrorRule, ...] = (
     _detect_rate_ceiling,
     _detect_long_context_tier,
     _detect_service_refusal,
+    _detect_failed_compaction,
     _detect_context_code,
     _detect_size_code,
     _detect_oversized_part,
     _detect_stated_byte_limit,
     _detect_other_remedy,
     _detect_context_wording,
-    _detect_body_size,
     _detect_token_wording,
+    _detect_body_size,
     _detect_bare_refusal,
     _detect_status_413,
     _detect_overload,
     _detect_invalid_request,
-    _detect_retry_time,
     _detect_unknown_wording,
+    _detect_retry_time,
     _classify_by_code,
     _classify_by_status,
     _classify_by_wording,

@@ -366,7 +366,7 @@ CONTEXT_OVERFLOW = _join_alternatives(
 BODY_TOO_LARGE = _join_alternatives(
     r"request(?: entity| payload| body| size)?(?: is)? too (?:large|big)",
     r"(?:payload|entity|body|content)(?: is)? too (?:large|big)",
-    r"payload size exceed",
+    r"payload size exceed|too large (?:a )?(?:body|request|payload)",
     r"request exceeds the maximum",
     r"request (?:body |payload |entity )?size.{0,40}(?:exceed|limit)",
     r"(?:body|payload|request).{0,40}(?:exceed|larger than|over).{0,40}(?:bytes|\b[kmg]i?b\b)",
@@ -404,7 +404,7 @@ TOKEN_WORDS = _join_alternatives(r"token|context|prompt|input length|sequence le
 """Words of which one must stand beside numbers for these to be about the prompt."""
 INVALID_HISTORY = _join_alternatives(
     r"tool_?use|tool_?result|tool_?calls?\b|tool_call_id|tool[ _]call id|call_id|function ?call|"
-    r"function ?response|tool[ _]message|tool output",
+    r"function ?response|tool[ _]message|tool output|\btool results?\b|\btool id\b",
     r"thinking|redacted_thinking|\bsignature|thought_?signature",
     r"\breasoning\b.{0,60}(?:item|following|without|provided|content)",
     r"without its required",
