@@ -123,7 +123,8 @@ class ProviderUpstream:
         """Return the steps with which the provider answers, after the faults that strike while the body is sent."""
         server_fault = None if fault is None or fault.stage == "connect" else fault
         request_id = f"req_{next(self._request_numbers):024}"
-        call = ApiCall(upstream_request.api, upstream_request.endpoint, request_id, server_fault)
+        server = self.provider.settings.server
+        call = ApiCall(upstream_request.api, upstream_request.endpoint, request_id, server_fault, server=server)
         incoming = _to_incoming_request(upstream_request)
         if server_fault is not None and server_fault.stage == "body" and not is_status_fault(server_fault):
             await self._interrupt_request(server_fault)

@@ -22,6 +22,7 @@ from holdfast.messages.text.counts import format_count
 from holdfast.providers.common.json.raw_json import decode_json_fields
 from holdfast.state.codec.reading import get_decoder
 from holdfast.testing.provider.calls import ScriptedAnswer
+from holdfast.testing.provider.dialects.registry import SERVER_NAMES
 from holdfast.testing.provider.faults.faults import FAULT_KINDS, Fault, parse_fault
 from holdfast.testing.provider.settings import ProviderSettings
 
@@ -41,6 +42,7 @@ Faults, and the stages where they can happen, the default first:
 Examples:
   holdfast provider --port 4010 --window 32000
   holdfast provider --fault 529:head:2 --fault stall:middle:4:30
+  holdfast provider --server kimi --window 262144
   holdfast provider --script answers.jsonl --json > requests.jsonl
 """
 MAX_PROVIDER_PORT = 65_535
@@ -80,6 +82,13 @@ MAX_PROVIDER_PORT = 65_535
     help="The provider whose overflow error to imitate; silent = no error.",
 )
 @click.option(
+    "--server",
+    type=click.Choice(SERVER_NAMES),
+    default=None,
+    metavar="NAME",
+    help=f"The server to be, with its own rules and errors: {', '.join(SERVER_NAMES)}.",
+)
+@click.option(
     "--factor",
     type=FloatParamType(min=0, max=100, min_open=True),
     default=ProviderSettings().factor,
@@ -93,6 +102,7 @@ def provider_command(
     script: str | None,
     faults: Sequence[str],
     overflow: str,
+    server: str | None,
     factor: float,
     *,
     as_json: bool,
@@ -107,7 +117,8 @@ def provider_command(
     from holdfast.testing.provider.provider import Provider
 
     struck = [parse_fault(fault) for fault in faults]
-    provider = Provider(ProviderSettings(window=window, factor=factor, overflow=overflow), _load_script(script))
+    settings = ProviderSettings(window=window, factor=factor, overflow=overflow, server=server or "")
+    provider = Provider(settings, _load_script(script))
     lines: SimpleQueue[RequestReport] = SimpleQueue()
     with _handle_sigterm(), _serve_provider(provider, struck, port, lines) as url:
         _print_provider_url(url, window, as_json=as_json)

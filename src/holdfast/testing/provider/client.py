@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.messages.parts import ToolCall
+from holdfast.messages.parts import Text, Thinking, ToolCall
+from holdfast.testing.provider.apis.encode_reply import find_reasoning_form
 from holdfast.testing.provider.calls import ModelAnswer, ProviderReply
+from holdfast.testing.provider.dialects.adapt_answer import REASONING_FIELD, move_reasoning
 from holdfast.testing.provider.provider import Provider
 
 STRICTEST_MODELS = {
@@ -67,9 +69,22 @@ class ProviderClient:
             model=model,
             headers=header_fields,
         )
-        if isinstance(reply, ModelAnswer):
+        if isinstance(reply, ModelAnswer) and self.api == "openai-chat":
+            self.history.extend(self._encode_chat_history(reply))
+        elif isinstance(reply, ModelAnswer):
             self.history.extend(_encode_answer_history(self.api, reply))
         return reply
+
+    def _encode_chat_history(self, reply: ModelAnswer) -> list[dict[str, Any]]:
+        """Encode an answer of Chat Completions as the message that a client sends back, with its reasoning."""
+        messages = _encode_answer_history(self.api, reply)
+        server = self.provider.server
+        thinking = "".join([part.text for part in reply.parts if isinstance(part, Thinking)])
+        if server is None or not thinking or not messages:
+            return messages
+        request = self.provider.requests[-1].incoming
+        message = messages[0] | {REASONING_FIELD: thinking}
+        return [move_reasoning(message, find_reasoning_form(server, request))]
 
     def send_user_text(self, text: str, **headers: str) -> ProviderReply:
         """Add a user message, send the conversation and return the reply."""
@@ -110,7 +125,7 @@ def _encode_answer_history(api: str, reply: ModelAnswer) -> list[dict[str, Any]]
         return [{"role": "assistant", "content": raws}] if raws else []
     if api == "gemini":
         return [{"role": "model", "parts": raws}] if raws else []
-    text = "".join(getattr(part, "text", "") for part in reply.parts)
+    text = "".join([part.text for part in reply.parts if isinstance(part, Text)])
     if not text and not raws:
         return []
     message: dict[str, Any] = {"role": "assistant", "content": text or None}

@@ -76,8 +76,12 @@ def parse_provider_request(
     request: IncomingRequest,
     max_bytes: int | None = None,
     models: tuple[str, ...] = (),
+    default_model: str = "",
 ) -> ProviderRequest | RefusalReply:
-    """Parse a request, or return the refusal of one that is too large, not JSON, incomplete or of an unknown model."""
+    """Parse a request, or return the refusal of one that is too large, not JSON, incomplete or of an unknown model.
+
+    ``default_model`` is the model of a request that names none, at a server that allows that.
+    """
     # The size comes first: it is checked at the edge, before anything parses the body.
     limit = MAX_BYTES[request.api] if max_bytes is None else max_bytes
     if len(request.body) > limit:
@@ -89,7 +93,7 @@ def parse_provider_request(
     is_wrapped = is_gemini_count and isinstance(body.get(_WRAPPED_REQUEST), dict)
     if is_wrapped:
         body = body[_WRAPPED_REQUEST]
-    model = request.model or body.get("model")
+    model = request.model or body.get("model") or default_model
     refusal = _check_required_fields(request, body, model)
     if refusal is not None:
         return refusal

@@ -8,12 +8,15 @@ from typing import Literal
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, raise_if_wrong_type
+from holdfast.testing.provider.dialects.registry import SERVER_NAMES
 from holdfast.testing.provider.faults.field_faults import FieldFault
 
 
 class ProviderSettings(Struct, frozen=True):
     """Size and strictness of a provider. The defaults are one with 200,000 tokens that enforces every rule."""
 
+    server: str = ""
+    """The server to be, by its name in ``dialects.registry``; empty for the provider of each API itself."""
     window: int = 200_000
     """Tokens of the context window (Claude's usual size)."""
     max_output: int | None = None
@@ -57,6 +60,8 @@ class ProviderSettings(Struct, frozen=True):
             max_output=(self.max_output, int | None),
             max_bytes=(self.max_bytes, int | None),
         )
+        if self.server and self.server not in SERVER_NAMES:
+            raise ConfigError(f"no server is named {self.server!r}; choose one of {', '.join(SERVER_NAMES)}")
         if not (isfinite(self.factor) and self.factor > 0):
             raise ConfigError(f"a factor of {self.factor} counts nothing; give a finite number above 0, usually 1")
         for name in ("window", "max_output", "max_bytes"):

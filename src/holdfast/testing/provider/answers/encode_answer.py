@@ -14,6 +14,8 @@ from msgspec import Raw, Struct
 
 from holdfast.messages.parts import Opaque, ProviderSignature, Text, Thinking, ToolCall
 from holdfast.testing.provider.calls import ScriptedAnswer, StopReason
+from holdfast.testing.provider.dialects.adapt_answer import REASONING_FIELD
+from holdfast.testing.provider.dialects.server_dialect import ReasoningForm, make_openai_call_id
 from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.signatures.anthropic_thinking import sign_thinking
 from holdfast.testing.provider.signatures.gemini_thoughts import sign_gemini_part
@@ -36,11 +38,18 @@ class AnswerSettings(Struct, frozen=True):
     """Whether reasoning is sent with its encrypted content (Responses)."""
     omits_thinking: bool = False
     """Whether thinking is sent without its text, as a signature alone (Anthropic)."""
+    reasoning_form: ReasoningForm = ""
+    """Where an answer of Chat Completions has its reasoning; empty for nowhere, as at OpenAI."""
+    make_call_id: Callable[[str, str, int], str] = make_openai_call_id
+    """Makes the id of a call of Chat Completions (``AnswerForm.make_call_id``)."""
 
     def make_id(self, prefix: str, position: int = 0) -> str:
         """Return an id that no other answer and no other position has."""
-        digest = digest_pieces(self.prefix.encode(), str(self.number).encode(), str(position).encode())
-        return prefix + digest[:24]
+        return prefix + self.make_digest(position)
+
+    def make_digest(self, position: int) -> str:
+        """Return 24 hexadecimal digits that no other answer and no other position has."""
+        return digest_pieces(self.prefix.encode(), str(self.number).encode(), str(position).encode())[:24]
 
 
 def make_answer_settings(request: ProviderRequest, prefix: str, number: int) -> AnswerSettings:
@@ -89,10 +98,16 @@ def _sign_anthropic_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> It
 
 
 def _sign_chat_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> Iterator[SignedPart]:
-    if answer.text:
-        yield Text(answer.text)
+    text = answer.text
+    if answer.thinking and setting.reasoning_form == "think-tags":
+        text = f"<think>\n{answer.thinking}\n</think>\n\n{text}"
+    elif answer.thinking and setting.reasoning_form:
+        # The data of the signature is the name of the field; ``adapt_answer`` moves it to the server's own.
+        yield Thinking(answer.thinking, ProviderSignature("openai-chat", setting.model, REASONING_FIELD))
+    if text:
+        yield Text(text)
     for index, (name, arguments) in enumerate(answer.calls):
-        id_ = setting.make_id("call_", index)
+        id_ = setting.make_call_id(setting.make_digest(index), name, index)
         arguments_text = _encode_json_string(arguments)
         call = {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments_text}}
         yield ToolCall(id_, name, arguments_text, raw=_encode_raw(call))

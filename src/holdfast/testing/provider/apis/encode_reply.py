@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.testing.provider.apis import API_ENCODERS
-from holdfast.testing.provider.apis.encoder import EVENT_STREAM_TYPE, JSON_TYPE, EventStream
+from holdfast.testing.provider.apis.encoder import EVENT_STREAM_TYPE, JSON_TYPE, EventStream, decode_request_fields
 from holdfast.testing.provider.apis.gemini import convert_to_json_array
 from holdfast.testing.provider.calls import (
     CompactReply,
@@ -18,6 +18,10 @@ from holdfast.testing.provider.calls import (
     RefusalReply,
     TokenCountReply,
 )
+from holdfast.testing.provider.dialects.adapt_answer import adapt_answer_document, adapt_stream_event
+from holdfast.testing.provider.dialects.registry import find_server
+from holdfast.testing.provider.dialects.server_dialect import ReasoningForm, ServerDialect
+from holdfast.testing.provider.dialects.server_request import ServerRequest
 from holdfast.testing.provider.faults.fault_replies import make_stream_error
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.server.answer_steps import OutgoingResponse, make_document_response
@@ -35,6 +39,8 @@ class ApiCall(Struct, frozen=True):
     """Whether the address asks for a stream; None if that is in the body."""
     as_json_array: bool = False
     """Whether the stream is one JSON array (Gemini without ``alt=sse``)."""
+    server: str = ""
+    """The server whose form the answer has (``ProviderSettings.server``)."""
 
 
 def encode_reply(call: ApiCall, request: IncomingRequest, reply: ProviderReply) -> OutgoingResponse:
@@ -48,8 +54,30 @@ def encode_reply(call: ApiCall, request: IncomingRequest, reply: ProviderReply) 
     if isinstance(reply, CompactReply):
         return make_document_response(200, headers, encode_json(encoder.encode_compaction(reply)))
     if request.stream:
-        return _encode_stream(call, encoder.encode_stream(request, reply), headers)
-    return make_document_response(200, headers, encode_json(encoder.encode_answer(request, reply)))
+        return _encode_stream(call, _adapt_server_stream(call, request, encoder.encode_stream(request, reply)), headers)
+    document = encoder.encode_answer(request, reply)
+    server = find_server(call.server)
+    if server is not None and call.api == "openai-chat":
+        document = adapt_answer_document(document, server.answers, find_reasoning_form(server, request))
+    return make_document_response(200, headers, encode_json(document))
+
+
+def _adapt_server_stream(call: ApiCall, request: IncomingRequest, stream: EventStream) -> EventStream:
+    """Return the events of Chat Completions in the form of the server, if the provider is one."""
+    server = find_server(call.server)
+    if server is None or call.api != "openai-chat":
+        return stream
+    reasoning = find_reasoning_form(server, request)
+    events = [adapt_stream_event(event, server.answers, reasoning) for event in stream.events]
+    return EventStream(tuple(events), stream.closing_events)
+
+
+def find_reasoning_form(server: ServerDialect, request: IncomingRequest) -> ReasoningForm:
+    """Return where an answer of ``server`` has its reasoning."""
+    body = decode_request_fields(request)
+    model = str(request.model or body.get("model") or server.default_model).lower()
+    server_request = ServerRequest(request.api, body, model, request.stream)
+    return server.answers.get_reasoning_form(server_request)
 
 
 def _encode_refusal(

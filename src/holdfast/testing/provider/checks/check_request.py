@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from holdfast.providers.registry import API_SPECS
+from holdfast.providers.rules.rule import Rule
 from holdfast.providers.rules.validate import validate_request
 from holdfast.testing.provider.answers.compaction import check_compaction_blocks, drop_compacted_blocks
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.checks.refusals import make_rule_refusal
+from holdfast.testing.provider.dialects.server_dialect import ServerDialect
+from holdfast.testing.provider.dialects.server_request import ServerRequest
 from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.request_pieces import PromptBlock
 from holdfast.testing.provider.settings import ProviderSettings
@@ -17,10 +21,43 @@ from holdfast.testing.provider.signatures.gemini_thoughts import check_thought_s
 from holdfast.testing.provider.signatures.response_history import ResponseStore
 
 
-def check_request_rules(request: ProviderRequest) -> RefusalReply | None:
-    """Return the refusal of a request that breaks a rule of the validator, or None."""
-    findings = validate_request(request.received, request.api, betas=request.betas, model=request.model)
+def check_request_rules(request: ProviderRequest, server: ServerDialect | None = None) -> RefusalReply | None:
+    """Return the refusal of a request that breaks a rule of its API, or None.
+
+    Rules that ``server`` is known not to have are left out.
+    """
+    findings = validate_request(
+        request.received,
+        request.api,
+        betas=request.betas,
+        model=request.model,
+        rules=_list_api_rules(request.api, server.missing_rules if server is not None else frozenset()),
+    )
     return make_rule_refusal(request.api, findings, request.body)
+
+
+def _list_api_rules(api: str, missing_rules: frozenset[str]) -> tuple[Rule, ...]:
+    """Return the rules of an API without the missing ones.
+
+    The list is explicit, because the validator by itself adds what Holdfast knows of the model's server. This provider
+    must not share that: it is the judge of it.
+    """
+    return tuple([rule for rule in API_SPECS[api].rules.rules if rule.name not in missing_rules])
+
+
+def make_server_request(request: ProviderRequest) -> ServerRequest:
+    """Return the request as the rules of a server see it."""
+    header = request.incoming.headers.get("anthropic-beta", "")
+    header_betas = frozenset(filter(None, [name.strip() for name in header.split(",")]))
+    return ServerRequest(
+        api=request.api,
+        body=request.body,
+        model=request.model.lower(),
+        stream=request.incoming.stream or request.body.get("stream") is True,
+        betas=request.betas,
+        header_betas=header_betas,
+        size=len(request.incoming.body),
+    )
 
 
 def check_returned_parts(

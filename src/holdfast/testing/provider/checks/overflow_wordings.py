@@ -241,6 +241,13 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "Prompt has {tokens:,} tokens, but the configured context size is {limit:,} tokens",
         "flat",
     ),
+    # NousResearch/OpenManus#79, 2025-03; the form of the V4 models is not known.
+    "deepseek": OverflowWording(
+        400,
+        "invalid_request_error",
+        "This model's maximum context length is {limit} tokens. However, you requested {total} tokens ({tokens} in the"
+        " messages, {output} in the completion). Please reduce the length of the messages or completion.",
+    ),
     "zai": OverflowWording(400, "1210", "tokens in request more than max tokens allowed"),
     "cohere": OverflowWording(
         400,

@@ -6,12 +6,16 @@ import re
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.testing.provider.calls import RefusalReply
 from holdfast.testing.provider.checks import overflow_wordings as overflowing
 from holdfast.testing.provider.checks.overflow_wordings import OverflowNumbers
 from holdfast.testing.provider.checks.token_counter import RequestCounter
+from holdfast.testing.provider.dialects.judge import adapt_refusal, make_server_refusal
+from holdfast.testing.provider.dialects.server_dialect import PromptCut, ServerDialect
+from holdfast.testing.provider.dialects.server_request import ServerRequest
 from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.request_pieces import PromptBlock
 from holdfast.testing.provider.settings import ProviderSettings
@@ -50,6 +54,43 @@ def measure_prompt(
     if not is_truncating or request.incoming.endpoint == "count":
         return PromptSize(pieces, sums)
     return PromptSize(pieces, sums, max(0, sums[-1] - settings.window))
+
+
+def cut_server_prompt(
+    prompt_size: PromptSize,
+    server: ServerDialect,
+    request: ServerRequest,
+    settings: ProviderSettings,
+) -> PromptSize:
+    """Return the prompt without what the server cuts off silently; with a wording for overflows it cuts nothing."""
+    if settings.overflow != "native":
+        return prompt_size
+    message_tokens = []
+    for index, block in enumerate(prompt_size.blocks):
+        if block.section == "messages" and block.role not in ("system", "developer"):
+            message_tokens.append(prompt_size.sums[index + 1] - prompt_size.sums[index])
+    setup_tokens = prompt_size.sums[-1] - sum(message_tokens)
+    dropped_tokens = server.cut_prompt(request, PromptCut(settings.window, setup_tokens, tuple(message_tokens)))
+    return replace(prompt_size, dropped_tokens=max(prompt_size.dropped_tokens, dropped_tokens))
+
+
+def check_server_limits(
+    request: ProviderRequest,
+    prompt_size: PromptSize,
+    settings: ProviderSettings,
+    server: ServerDialect,
+    server_request: ServerRequest,
+) -> RefusalReply | None:
+    """Return the refusal of a request that exceeds the window or the output limit of a server, in its form, or None."""
+    largest = settings.max_output or server.get_max_output(server_request)
+    asked = request.max_output
+    if largest is not None and asked is not None and asked > largest and server.word_max_output is not None:
+        return make_server_refusal(server, server.word_max_output(asked, largest, request.model))
+    is_counted = settings.counts_output if settings.counts_output is not None else server.counts_output
+    overflow = server.overflow if settings.overflow == "native" else settings.overflow
+    server_settings = replace(settings, max_output=largest, counts_output=is_counted, overflow=overflow)
+    refusal = check_request_limits(request, prompt_size, server_settings)
+    return None if refusal is None else adapt_refusal(server, refusal)
 
 
 def check_request_limits(

@@ -154,7 +154,8 @@ class _ProviderApp:
         # Counts of tokens are not numbered: clients send them as they like, and faults are planned for answers.
         if endpoint != "count":
             fault = find_due_fault(self._faults, next(self._answer_numbers))
-        return ApiCall(api, endpoint, self._make_request_id(), fault)
+        server = self._provider.settings.server
+        return ApiCall(api, endpoint, self._make_request_id(), fault, server=server)
 
     def _make_request_id(self) -> str:
         return f"req_{next(self._request_numbers):024}"
