@@ -499,6 +499,17 @@ def test_answer_stream_prefers_done_items_over_added_ones():
     assert [part.signature.data for part in answer.message.parts] == ["whole"]
 
 
+def test_answer_stream_drops_the_seal_of_unfinished_reasoning():
+    """Reasoning that a cut stream only began keeps its words, without the beginning of its encrypted content."""
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "half"}
+    words = {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "delta": "So"}
+    answer = accumulate(
+        "openai-responses", {"type": "response.output_item.added", "output_index": 0, "item": item}, words
+    )
+    assert [(part.text, part.signature.data) for part in answer.message.parts] == [("So", "rs_1")]
+    assert b"half" not in answer.history_elements[0]
+
+
 def test_answer_stream_keeps_the_deltas_of_a_truncated_stream():
     """If a Responses stream is cut, the answer has what its deltas brought."""
     added = {"type": "response.output_item.added", "output_index": 1, "item": ITEM_CALL | {"arguments": ""}}

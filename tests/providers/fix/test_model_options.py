@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.providers.common.openai.model_traits import find_nearest_effort, get_openai_traits
 from holdfast.providers.fix.fix_request import fix_request
@@ -129,3 +131,51 @@ def test_convert_request_tells_of_tools_that_chat_does_not_take():
 def test_find_nearest_effort(model, effort, nearest):
     """The nearest effort is the one with the fewest steps between, the lower of two; an unknown one has none."""
     assert find_nearest_effort(get_openai_traits(model).efforts, effort) == nearest
+
+
+MODELS = (
+    *("gpt-6.2-sol", "gpt-6-astra", "gpt-6.1-sol", "gpt-6-luna", "gpt-6.1-terra", "gpt-5.6-sol", "gpt-5.5", "gpt-5.4"),
+    *("gpt-5.2", "gpt-5.2-pro", "gpt-5.1-2025-11-13", "gpt-5", "gpt-5-pro", "o3", "gpt-4.1", "openai/gpt-6.2-sol"),
+)
+EFFORTS = st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+NAMED_MODEL = {"model": st.sampled_from(MODELS)}
+SHARED_OPTIONS = {
+    "temperature": st.sampled_from([0, 0.5, 1]),
+    "top_p": st.sampled_from([0.5, 1]),
+    "top_logprobs": st.integers(0, 3),
+    "prompt_cache_retention": st.sampled_from(["in_memory", "24h"]),
+}
+OPTIONS = {
+    "openai-chat": st.fixed_dictionaries(
+        NAMED_MODEL,
+        optional=SHARED_OPTIONS
+        | {
+            "reasoning_effort": EFFORTS,
+            "tools": st.just([TOOL]),
+            "logprobs": st.booleans(),
+            "frequency_penalty": st.sampled_from([0, 1]),
+        },
+    ),
+    "openai-responses": st.fixed_dictionaries(
+        NAMED_MODEL,
+        optional=SHARED_OPTIONS
+        | {
+            "reasoning": st.fixed_dictionaries({}, optional={"effort": EFFORTS, "summary": st.just("auto")}),
+            "include": st.lists(st.sampled_from(["message.output_text.logprobs", "reasoning.encrypted_content"])),
+        },
+    ),
+}
+
+
+@given(st.sampled_from(sorted(OPTIONS)).flatmap(lambda api: st.tuples(st.just(api), OPTIONS[api])))
+def test_fix_request_satisfies_every_model(case):
+    """Any options for any model are valid after one fix, but for tools that Chat never takes; nothing else changes."""
+    api, fields = case
+    fixed, result = fix_body(api, **fields)
+    assert {finding.rule for finding in result.findings if finding.level == "error"} <= {"openai-chat.model-tools"}
+    assert fixed["model"] == fields["model"]
+    assert fixed.get("tools") == fields.get("tools")
+    changed_fields = {fix.path.removeprefix("$.").partition(".")[0] for fix in result.fixes}
+    assert {key: value for key, value in fixed.items() if key not in changed_fields} == {
+        key: value for key, value in fields.items() if key not in changed_fields
+    }

@@ -193,7 +193,8 @@ _DELTA_DECODER = Decoder(_SimpleDelta)
 class _GrowingItem:
     """An item under construction: as it was added, the texts of its deltas, and as it was done, which wins.
 
-    The ``added`` form may be incomplete (its ``encrypted_content`` above all), so the ``done`` form is preferred.
+    The ``added`` form may be incomplete, so the ``done`` form is preferred. The ``encrypted_content`` of reasoning that
+    was never done is left out.
     """
 
     __slots__ = ("added", "done", "fields", "parts")
@@ -219,6 +220,9 @@ class _GrowingItem:
         if self.done is not None:
             return self.done
         item: dict[str, Any] = dict(self.added)
+        # Before reasoning is done this is only a beginning, which the server refuses later (SDK 3.57 types).
+        if read_json_text(item.get("type")) == "reasoning":
+            item.pop("encrypted_content", None)
         for key, words in self.fields.items():
             item[key] = "".join(words)
         for list_field, parts in self.parts.items():
