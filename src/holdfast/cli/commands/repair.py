@@ -26,6 +26,9 @@ from holdfast.formats.repair.findings import RepairFinding
 from holdfast.formats.repair.survey import NO_HEADER_REASON
 from holdfast.formats.repair.tools import REPAIR_TOOLS
 from holdfast.messages.text.counts import format_count
+from holdfast.store.foreign.opencode import FORMAT as OPENCODE_FORMAT
+from holdfast.store.foreign.opencode import recognize_database
+from holdfast.store.foreign.repair_opencode import repair_opencode_database
 from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
 from holdfast.store.repair.repair_store import repair_store
 from holdfast.store.sql.migrations import MIGRATIONS
@@ -36,6 +39,7 @@ Examples:
   holdfast repair                                 the store
   holdfast repair session.jsonl --dry-run         what would be done
   holdfast repair ~/.claude/projects/*/*.jsonl
+  holdfast repair ~/.local/share/opencode/opencode.db
 """
 EXIT_DAMAGE_FOUND = 1
 LISTED_FINDINGS = 20
@@ -91,10 +95,10 @@ def repair_command(
 ) -> None:
     """Repair damaged session files of other tools, or the store.
 
-    FILE is a session file of Claude Code, Codex, Gemini CLI or pi, or a store; without FILE the store in use is
-    checked. Undamaged files are not touched. For a repaired file the original is kept beside it (.bak-…), and so is
-    everything that had to be left out (.left-out-…, one JSON object per line). First close the tool that writes the
-    file.
+    FILE is a session file of Claude Code, Codex, Gemini CLI or pi, a database of opencode, or a store; without FILE the
+    store in use is checked. Undamaged files are not touched. For a repaired file the original is kept beside it
+    (.bak-…), and so is everything that had to be left out (.left-out-…, one JSON object per line). First close the tool
+    that writes the file.
     """
     if files and store is not None:
         raise CommandError("--store and FILE cannot be combined; give one of the two")
@@ -105,7 +109,7 @@ def repair_command(
         paths = [(Path(file), not format_ and _is_sqlite_file(file)) for file in files]
     else:
         paths = [(_locate_store_file(store), True)]
-    outcomes = list(_repair_files(paths, format_ or "", dry_run=dry_run, quiet=as_json))
+    outcomes = list(_repair_files(paths, format_ or "", is_own_store=not files, dry_run=dry_run, quiet=as_json))
     if as_json:
         print_json([_encode_repair(outcome, dry_run=dry_run) for outcome in outcomes])
     else:
@@ -141,21 +145,33 @@ def _repair_files(
     paths: Iterable[tuple[Path, bool]],
     format_: str,
     *,
+    is_own_store: bool,
     dry_run: bool,
     quiet: bool,
 ) -> Iterator[RepairOutcome]:
+    """Repair each path, of which the second value says whether it is a database; ``is_own_store``: it is ours."""
     with ProgressBar(is_wanted=not quiet) as waiting:
         for path, is_store in paths:
             # A file that cannot be repaired must not keep the others from it.
             try:
                 if is_store and path.is_dir():
                     yield RepairFailure(str(path), "this is a folder; give a file's path with --store")
+                elif is_store and not is_own_store and (kind := recognize_database(path)):
+                    yield _repair_foreign_database(path, kind, dry_run=dry_run)
                 elif is_store:
                     yield _repair_store_file(path, waiting, dry_run=dry_run)
                 else:
                     yield _repair_session_path(path, format_, waiting, dry_run=dry_run)
             except EXPECTED_ERRORS as error:
                 yield RepairFailure(str(path), describe_error(error))
+
+
+def _repair_foreign_database(path: Path, kind: str, *, dry_run: bool) -> SessionFileRepair | RepairFailure:
+    """Repair the database of another tool; ``kind`` is its format, or what else it is and what to do."""
+    if kind != OPENCODE_FORMAT:
+        return RepairFailure(str(path), kind)
+    repair = repair_opencode_database(path, dry_run=dry_run)
+    return SessionFileRepair(str(path), kind, repair.findings, repair.reason, repair.backup, repair.left_out)
 
 
 def _repair_store_file(path: Path, waiting: ProgressBar, *, dry_run: bool) -> StoreRepair:
@@ -247,7 +263,10 @@ def _print_file_repair(repair: SessionFileRepair, *, dry_run: bool) -> None:
         return
     if repair.findings:
         click.echo(f"{name}: {repair.format}: {_format_thing_count(len(repair.findings))}")
-        lines = [f"line {finding.line}: {finding.description}: {finding.repair}" for finding in repair.findings]
+        lines = []
+        for finding in repair.findings:
+            place = f"line {finding.line}: " if finding.line else ""
+            lines.append(f"{place}{finding.description}: {finding.repair}")
         _print_finding_lines(lines)
     if repair.reason:
         why = suggest_export_for_session(repair.file) if repair.reason == FILE_MISSING else ""

@@ -9,16 +9,19 @@ from msgspec import Struct
 DamageKind = Literal[
     "torn", "welded", "encoding", "characters", "no object", "no line end",
     "orphan", "duplicate", "unanswered", "parent", "circle", "order",
-    "ordinal",
+    "ordinal", "index",
 ]  # fmt: skip
-"""The kinds of damage, a closed list: first those of single lines, then those of lines that do not fit together."""
+"""The kinds of damage, a closed list: first those of single lines, then those of lines that do not fit together.
+
+``index`` is of databases alone.
+"""
 
 
 class RepairFinding(Struct, frozen=True):
     """One defect of the file, and its repair."""
 
     line: int
-    """Line number in the damaged file, counted from 1."""
+    """Line number in the damaged file, counted from 1; 0 in a database."""
     kind: DamageKind
     description: str
     repair: str

@@ -27,7 +27,12 @@ from msgspec import Struct
 
 from holdfast.errors import FormatError, StoreLocked, UnknownId, UnrecognizedContent
 from holdfast.formats.base import Recording
-from holdfast.formats.opencode.read import OpencodeStoredMessage, OpencodeStoredSession, build_opencode_recording
+from holdfast.formats.opencode.read import (
+    FORMAT,
+    OpencodeStoredMessage,
+    OpencodeStoredSession,
+    build_opencode_recording,
+)
 from holdfast.formats.opencode.rows import encode_opencode_session_info
 from holdfast.formats.opencode.session_messages import SessionMessageRow, iter_stored_messages
 from holdfast.formats.recognize import SQLITE_MAGIC
@@ -38,6 +43,15 @@ COPY_ATTEMPTS = 5
 
 Chosen by judgement: a copy takes well under a second, and opencode writes in bursts while a model answers.
 """
+__all__ = [
+    "FORMAT",
+    "OpencodeDatabase",
+    "OpencodeSessionRow",
+    "build_opencode_database",
+    "is_sqlite_file",
+    "open_opencode_database",
+    "recognize_database",
+]
 _JOURNAL_SUFFIXES = ("-wal", "-journal")
 """Endings of the files with changes that are not in the database yet, or not committed."""
 _OLD_COLUMNS = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
@@ -64,6 +78,23 @@ def is_sqlite_file(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+
+
+def recognize_database(path: Path) -> str:
+    """Return whose database is at ``path``: ``FORMAT`` for opencode's, else what it is and what to do.
+
+    Empty if its tables are not known or cannot be read; a store of Holdfast counts as unknown.
+    """
+    with suppress(FormatError, sqlite3.Error), _provide_stable_file(path) as (place, mode):
+        uri = f"file:{quote(os.fsencode(place))}?{mode}"
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+            names = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if {"session", "message", "part"} <= names or {"session_v2", "session_message"} <= names:
+            return FORMAT
+        if {"sessions", "entries"} <= names:
+            return ""
+        return recognize_foreign_database(names)
+    return ""
 
 
 @contextmanager
@@ -158,6 +189,11 @@ class OpencodeDatabase:
         self._has_old_messages = not old_missing
         self._has_new_messages = not new_missing
         self._sessions = self._read_sessions()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, which cannot write; texts are bytes."""
+        return self._db
 
     def _list_missing_columns(self, required: Mapping[str, set[str]]) -> list[str]:
         missing: list[str] = []
