@@ -581,6 +581,7 @@ FAILED = {"type": "response.failed", "response": {"status": "failed", "error": T
 SLOW = {"error": {"message": "slow down", "code": 429}, "choices": [{"delta": {}, "finish_reason": "error"}]}
 OVERFLOW = {"error": {"message": "Overflow", "type": "invalid_request_error", "code": None}}
 DETAILED = {"type": "api_error", "message": "m", "details": {"error_code": "compaction_unavailable"}}
+BARE = {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}
 BUSY = {"type": "overloaded_error", "message": "Overloaded"}
 UNAVAILABLE = {"code": 503, "status": "UNAVAILABLE", "message": "try later"}
 
@@ -594,6 +595,7 @@ UNAVAILABLE = {"code": 503, "status": "UNAVAILABLE", "message": "try later"}
         ("openai-chat", SLOW, "", "slow down", 429),
         ("openai-chat", {"object": "error", "message": "too long", "code": 400}, "", "too long", 400),
         ("openai-chat", {"error": "broken"}, "", "broken", None),
+        ("openai-chat", BARE, "context_length_exceeded", "too long", None),
         ("openai-responses", {"type": "error"} | TOO_LONG, "context_length_exceeded", LONG, None),
         ("openai-responses", {"type": "error", "error": TOO_LONG}, "context_length_exceeded", LONG, None),
         ("openai-responses", FAILED, "context_length_exceeded", LONG, None),
@@ -611,6 +613,16 @@ def test_answer_stream_recognizes_errors_inside_a_stream(api, event, code, messa
         "error",
     )
     assert (answer.error.provider, json.loads(answer.error.body), answer.is_complete) == (api, event, False)
+
+
+@pytest.mark.parametrize(("status_code", "is_error"), [(2013, True), (0, False)])
+def test_parse_answer_reads_the_status_of_minimax(status_code, is_error):
+    """MiniMax answers every error with HTTP 200 and a status beside the choices; 0 is a good answer."""
+    status = {"status_code": status_code, "status_msg": "invalid params, context window exceeds limit (2013)"}
+    choices = [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]
+    answer = parse_answer("openai-chat", json.dumps({"choices": choices, "base_resp": status}).encode())
+    assert (answer.error is not None) is is_error
+    assert answer.error is None or classify_error(answer.error).kind == "context_window"
 
 
 def test_parse_answer_returns_an_error_body_as_an_error():

@@ -22,17 +22,27 @@ _EMPTY_ERRORS = frozenset({b"{}", b"[]", b'""', b"false"})
 def parse_error_report(fields: Mapping[str, Raw], api: str, name: str = "") -> ErrorReport | None:
     """Read the error in an object, or return None if it is not one.
 
-    It is one if it has a field ``error``, or if its type or the ``name`` of its event is ``error``.
+    It is one if it has a field ``error``, or if its type or the ``name`` of its event is ``error``. Some servers write
+    the error's own fields into the body, also under HTTP 200.
     """
     error = fields.get("error")
     if error is not None and bytes(error) in _EMPTY_ERRORS:
         return None
     if error is not None and bytes(error) != b"null":
         return _build_error_report(drop_null_fields(fields), error, api)
-    if "error" not in (name, read_json_text(fields.get("type")), read_json_text(fields.get("object"))):
+    is_named_error = "error" in (name, read_json_text(fields.get("type")), read_json_text(fields.get("object")))
+    if not is_named_error and not _is_bare_error(fields):
         return None
     fields = drop_null_fields(fields)
     return _build_error_report(fields, Raw(encode_json(fields)), api)
+
+
+def _is_bare_error(fields: Mapping[str, Raw]) -> bool:
+    """Return whether an object has an error's own fields: Cerebras' ``message`` and ``type``, or MiniMax's status."""
+    if read_json_text(fields.get("message")) and read_json_text(fields.get("type")).endswith("_error"):
+        return True
+    base_response = read_json_fields(fields["base_resp"]) if "base_resp" in fields else {}
+    return read_json_count(base_response.get("status_code")) != 0
 
 
 def _build_error_report(fields: Mapping[str, Raw], error: Raw, api: str) -> ErrorReport:
