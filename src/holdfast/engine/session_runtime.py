@@ -26,6 +26,8 @@ from holdfast.state.target import PlanInputs, Target
 
 SESSION_REPAIRED = "session-repaired"
 """Rule of the notice about damage in a session that was repaired without loss."""
+MODEL_OPTIONS_RULE = "model-options"
+"""Rule of the notice about options that requests have only because their model takes them in no other form."""
 
 
 class SessionRuntime:
@@ -91,6 +93,15 @@ class SessionRuntime:
             return dict(self.resources.fields)
         target = self.get_default_target()
         return {**environment.build_fields(target.api, target.model), **self.resources.fields}
+
+    def report_model_changes(self) -> None:
+        """Give notice of options that requests made from messages have only for the sake of their model."""
+        environment = self.resources.environment
+        if environment is None:
+            return
+        target = self.get_default_target()
+        for note in environment.describe_model_changes(target.api, target.model):
+            self.emit_event(events.NoticeGiven(self.key, MODEL_OPTIONS_RULE, note))
 
     def hold_lane(self) -> AbstractAsyncContextManager[None]:
         """Return a context manager that holds this branch's lane, which one run may hold at a time."""

@@ -9,6 +9,7 @@ from sample_entries import SAMPLE_KEY
 from holdfast import events
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
+from holdfast.engine.environment.environment import Environment, FunctionTool
 from holdfast.engine.hooks import Hooks
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media
@@ -125,3 +126,28 @@ def test_engine_reports_thinking_that_the_provider_dropped():
     [notice] = [event for event in seen_events if isinstance(event, events.NoticeGiven)]
     assert notice.rule == "dropped-thinking"
     assert "kept 2 earlier thoughts from the model (prefix_mismatch)" in notice.why
+
+
+def test_engine_tells_of_options_changed_for_the_model():
+    """Tools need the effort ``none`` on gpt-5.6 in Chat: the requests have it, and the caller is told once."""
+    seen_events = []
+
+    async def run_scenario():
+        target = get_target("openai-chat", "gpt-5.6-sol")
+        upstream = ScriptedUpstream(["yes", "yes"])
+        environment = Environment(tools=(FunctionTool("ls"),))
+        opening = Engine.open(
+            MemoryStore(), upstream=upstream, target=target, environment=environment, listen=seen_events.append
+        )
+        async with opening as engine:
+            session = await engine.session(SAMPLE_KEY)
+            for words in ("one", "two"):
+                async with session.run(words) as run:
+                    async for _ in run:
+                        pass
+        return [msgspec.json.decode(request.body)["reasoning_effort"] for request in upstream.sent]
+
+    assert run_on_fake_clock(run_scenario) == ["none", "none"]
+    [notice] = [event for event in seen_events if isinstance(event, events.NoticeGiven)]
+    assert notice.rule == "model-options"
+    assert notice.why.startswith("reasoning_effort: set to none")

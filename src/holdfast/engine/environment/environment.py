@@ -95,8 +95,15 @@ class Environment(Struct, frozen=True):
         ``UnrecognizedContent`` for an unknown API.
         """
         spec = get_api_spec(api)
-        body, _ = write_request_options(api, PortableOptions(tools=self.tools, max_tokens=self.max_output), model)
+        body, _ = self._write_options(api, model)
         return {**self._build_prompt_field(spec), **body}
+
+    def describe_model_changes(self, api: str, model: str) -> tuple[str, ...]:
+        """Return a note on each option that requests have only because ``model`` takes them in no other form."""
+        return self._write_options(api, model)[1]
+
+    def _write_options(self, api: str, model: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+        return write_request_options(api, PortableOptions(tools=self.tools, max_tokens=self.max_output), model)
 
     def _build_prompt_field(self, spec: ApiSpec) -> dict[str, Any]:
         """Return the field for the system prompt, under the API's name for it."""

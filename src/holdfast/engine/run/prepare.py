@@ -80,6 +80,7 @@ async def prepare_run(
         prepared_run = await runtime.resources.run_in_worker(
             lambda: _prepare_from_messages(runtime, messages, request_options)
         )
+        runtime.report_model_changes()
     prepared_request = prepared_run.prepared_request
     if prepared_request is None:
         prepared_request = await decide_next_request(
