@@ -75,6 +75,7 @@ MINUTE_QUOTA = _join_alternatives(
     r"allocated quota exceeded|account quotas for amazon bedrock",
 )
 DEFINITE_QUOTA = _join_alternatives(
+    r"insufficient_quota",
     r"current quota",
     r"usage limit",
     r"check your plan",
@@ -115,7 +116,7 @@ BILLING_LIMIT = _join_alternatives(
     r"can only afford",
     r"paid (?:account|plan)",
     r"\bspend(?:ing)?\b",
-    r"\barrears\b|\brecharge\b|余额|欠费|充值",
+    r"\barrears\b|\brecharge\b|account is in good standing|余额|欠费|充值",
 )
 QUOTA_LIMIT = _join_alternatives(r"\bquota", r"quotaexceeded", r"allowance")
 PROVIDER_OVERLOADED = _join_alternatives(

@@ -195,7 +195,7 @@ _NOT_A_BODY = re.compile(
     r"disk|storage|download\w*|headers?|responses? (?:body|size|payload|too|exceed\w*))\b"
 )
 """Things that have bytes too, and whose limits a shorter conversation does not cure."""
-_BYTE_NUMBER = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>bytes?|[kmg]i?b)\b")
+_BYTE_NUMBER = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?)[ -]?(?P<unit>bytes?|[kmg]i?b)\b")
 _BYTE_LIMIT_BEFORE = re.compile(r"(?:limit|max\w*|allow\w*|exceed\w*|than|over|>|up to)[^\d\n]{0,30}$")
 _BYTE_LIMIT_AFTER = re.compile(r" ?\)?(?: \w{1,12})? (?:limit|max\w*|allowed)\b")
 # The smaller of the two meanings of each unit: a body sized by the larger one would be refused again.
