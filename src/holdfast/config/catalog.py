@@ -36,6 +36,10 @@ from holdfast.state.target import CacheRules, ModelLimits, Prices
 
 DEFAULT_MODEL = "claude-sonnet-4-5"
 """The model whose prices replay uses if no model is named, and that are assumed for models without prices."""
+LONG_WINDOW_BETA = "context-1m-2025-08-07"
+"""The beta with which a request on the Messages API asks for ``LONG_WINDOW``."""
+LONG_WINDOW = 1_000_000
+"""Tokens of the long window of a model that no line knows."""
 UNKNOWN_MODEL_RATIO = 1.1
 """Real tokens for an estimated one of a model that no line matches.
 
@@ -69,6 +73,9 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     strictest rules."""
     window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
     """Tokens of prompt and answer together. A number under 1,024 is refused: it would be a limit of something else."""
+    long_window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
+    """The window of a request that asks for a long one (``LONG_WINDOW_BETA``); left out if the model does not honour
+    that. It counts only in the line that also has the ``window``."""
     max_input: PositiveCount | None = None
     """Tokens of a prompt, if the provider limits them apart from the window."""
     max_output: PositiveCount | None = None
@@ -213,6 +220,16 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             # A smaller window, asked for or configured, limits the prompt too.
             max_input = min(input_line.max_input, size)
         return ModelLimits(size, max_output, asked_output, max_input, source)
+
+    def get_long_window(self, model: str) -> int:
+        """Return the window of ``model`` for a request that asks for a long one.
+
+        The line with its window says so: one without ``long_window`` is about a model that has no other.
+        """
+        line = _find_line_with(self.model, model, "window")
+        if line is None or line.window is None:
+            return LONG_WINDOW
+        return line.long_window or line.window
 
     def _iter_window_candidates(self, model: str) -> Iterator[tuple[str, int | None]]:
         """Yield sources and sizes for the window of ``model``: the catalogue's if it has one, then the default."""

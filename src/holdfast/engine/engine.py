@@ -211,6 +211,7 @@ class Engine:
         if self.resources.owner.is_forked:
             return
         self.resources.owner.require()
+        await self.resources.server_windows.close()
         for tracker in list(self.resources.compaction_trackers):
             tracker.close()
         with CancelScope(shield=True), suppress(DeadlineExceeded):

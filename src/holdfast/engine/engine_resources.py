@@ -18,6 +18,7 @@ from holdfast.engine.concurrency.worker import WorkerThread
 from holdfast.engine.environment.environment import Environment
 from holdfast.engine.field_memory import FieldMemory
 from holdfast.engine.hooks import Hooks
+from holdfast.engine.upstream.server_windows import ServerWindows
 from holdfast.engine.upstream.upstream import Upstream
 from holdfast.events import Event, EventListener
 from holdfast.state.target import Target
@@ -69,6 +70,10 @@ class EngineResources:
     """Returns so many new entry ids; they must be unique."""
     field_memory: FieldMemory = field(default_factory=FieldMemory)
     """Fields that servers refused."""
+    server_windows: ServerWindows = field(default_factory=ServerWindows)
+    """Windows that local servers stated."""
+    asks_local_servers: bool = True
+    """Whether servers on this machine or in a private network are asked for their window."""
     owner: EngineOwner = field(default_factory=EngineOwner)
     lanes: Lanes = field(default_factory=Lanes)
     compaction_trackers: WeakSet[CompactionTracker] = field(default_factory=WeakSet)

@@ -369,7 +369,7 @@ class ProxyApp:
 
     async def _is_standalone(self, request: ConversationRequest) -> bool:
         """Return whether a request surely fits and its session is unknown, so that recording it has no use."""
-        target = self.resources.resolve_target(request.api, request.model)
+        target = request.resolve_target(self.resources)
         return is_far_below_window(request, target) and not await self._branches.has_session(request.session_key)
 
     # -- identified ----------------------------------------------------------------------------------------------------
@@ -563,7 +563,7 @@ class ProxyApp:
         """Forward ``body`` and relay the answer; an overflow is translated into the words of the client's API."""
         pieces = request.relay.relay(body)
         if not request.observe_only:
-            pieces = translate_overflow(pieces, request, self.resources.resolve_target(request.api, request.model))
+            pieces = translate_overflow(pieces, request, request.resolve_target(self.resources))
         return await relay_answer(pieces, request, state)
 
     async def _reopen_failed_store(
@@ -623,7 +623,7 @@ class ProxyApp:
                 return parsed_request.body
 
             def render_reduced_body(_: bytes) -> bytes:
-                target = self.resources.resolve_target(parsed_request.api, request.model)
+                target = request.resolve_target(self.resources)
                 target = build_template_from_body(target, parsed_request).target
                 plan = plan_with_existing_decisions(state, policy, parsed_request.messages, target)
                 return render_request(parsed_request, build_messages_to_send(plan))

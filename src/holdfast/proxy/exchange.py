@@ -5,6 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from holdfast.engine.compaction.summarizer import SummaryWriter
+from holdfast.engine.engine_resources import EngineResources
+from holdfast.engine.run.request_target import resolve_request_target
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.proxy.http.client_request import ClientRequest
@@ -12,6 +14,7 @@ from holdfast.proxy.http.client_response import ClientResponse
 from holdfast.proxy.http.headers import RequestState
 from holdfast.proxy.http.relay import UpstreamRelay
 from holdfast.proxy.http.routes import Route
+from holdfast.state.target import Target
 
 
 class Exchange(Struct, frozen=True):
@@ -50,6 +53,10 @@ class ConversationRequest(Exchange, frozen=True):
     def model(self) -> str:
         """The requested model; one in the address wins over one in the body."""
         return self.route.model or self.parsed_body.model
+
+    def resolve_target(self, resources: EngineResources) -> Target:
+        """Return the target of this request: its model's, with the window that it negotiated or its server stated."""
+        return resolve_request_target(resources, self.api, self.model, self.relay, self.parsed_body)
 
     @property
     def wants_stream(self) -> bool:

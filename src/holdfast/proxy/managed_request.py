@@ -342,7 +342,7 @@ def _get_effective_target(session: Session, request: ConversationRequest) -> tup
     """Return state and target as for planning ``request``, with its setup, which may not be in the log."""
     state = session.journal.state
     parsed_request = request.parsed_body
-    target = session.resources.resolve_target(parsed_request.api, request.model)
+    target = request.resolve_target(session.resources)
     target = build_template_from_body(target, parsed_request).target
     pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)
     setup = add_system_messages_to_setup(target.setup, pinned_messages, parsed_request.messages)

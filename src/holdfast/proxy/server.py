@@ -140,7 +140,10 @@ async def open_proxy(
     async with _make_provider_client(settings, transport) as client:
         proxy = ProxyApp(resources, client, health, reopen, bypass_file)
         configure_proxy(proxy, settings, loaded_configuration)
-        yield proxy
+        try:
+            yield proxy
+        finally:
+            await resources.server_windows.close()
 
 
 async def _apply_changes(

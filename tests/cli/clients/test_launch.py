@@ -21,6 +21,7 @@ from holdfast.cli.clients.client_settings import (
 )
 from holdfast.cli.clients.launch import (
     CHATGPT_CODEX_URL,
+    CLAUDE_FIRST_PARTY_VARIABLE,
     CLIENT_LAUNCHERS,
     LITELLM_GATEWAYS,
     LaunchRequest,
@@ -177,10 +178,35 @@ def test_plan_launch_ignores_broken_client_settings(client):
 # -- Claude Code -------------------------------------------------------------------------------------------------------
 
 
-def test_plan_launch_sets_one_variable_for_claude():
-    """Claude Code gets its address variable and nothing else."""
+CLAUDE_AT_ANTHROPIC = {"ANTHROPIC_BASE_URL": PROXY, CLAUDE_FIRST_PARTY_VARIABLE: "1"}
+
+
+def test_plan_launch_sets_two_variables_for_claude():
+    """Claude Code gets its address, and the word that this leads to Anthropic, so that it keeps its long windows."""
     plan = plan_launch("claude", make_launch_request(None, "-p", "hi"))
-    assert (plan.arguments, dict(plan.environment), plan.files) == ((), {"ANTHROPIC_BASE_URL": PROXY}, {})
+    assert (plan.arguments, dict(plan.environment), plan.files) == ((), CLAUDE_AT_ANTHROPIC, {})
+    assert plan.notes == ()
+    official = make_environment({"ANTHROPIC_BASE_URL": "https://api.anthropic.com"})
+    assert dict(plan_launch("claude", make_launch_request(official)).environment) == CLAUDE_AT_ANTHROPIC
+
+
+@pytest.mark.parametrize("own_url", [GATEWAY, PROXY, f"{PROXY}/u/{GATEWAY}"])
+def test_plan_launch_never_says_of_another_server_that_it_is_anthropic(own_url):
+    """A gateway, or a proxy that runs already and may lead anywhere: a note tells of the smaller window."""
+    plan = plan_launch("claude", make_launch_request(make_environment({"ANTHROPIC_BASE_URL": own_url})))
+    assert CLAUDE_FIRST_PARTY_VARIABLE not in plan.environment
+    assert "200,000" in plan.notes[-1]
+    assert "[1m]" in plan.notes[-1]
+    explicit = replace(make_launch_request(), explicit_upstreams=frozenset({"anthropic"}))
+    assert CLAUDE_FIRST_PARTY_VARIABLE not in plan_launch("claude", explicit).environment
+
+
+def test_plan_launch_leaves_the_users_word_about_the_address_alone():
+    """If the user set the variable, to whatever, it stays and nothing is noted."""
+    for value in ("0", "1", ""):
+        own = make_environment({CLAUDE_FIRST_PARTY_VARIABLE: value, "ANTHROPIC_BASE_URL": GATEWAY})
+        plan = plan_launch("claude", make_launch_request(own))
+        assert (dict(plan.environment), plan.notes) == ({"ANTHROPIC_BASE_URL": PROXIED_GATEWAY}, ())
 
 
 def test_plan_launch_overrides_claude_settings_that_name_an_address():
@@ -221,7 +247,7 @@ def test_plan_launch_never_follows_an_address_from_a_claude_project_folder(name)
         "--settings",
         json.dumps({"env": {"ANTHROPIC_BASE_URL": PROXY}}, separators=(",", ":")),
     )
-    assert with_explicit_upstream.notes == ()
+    assert [note for note in with_explicit_upstream.notes if "200,000" not in note] == []
     own = ClientEnvironment(
         {}, HOME, FOLDER, {f"{HOME}/.claude/settings.json": settings.replace("://", "://own."), path: settings}
     )

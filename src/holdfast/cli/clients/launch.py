@@ -34,6 +34,13 @@ LOCAL_HOSTS = "127.0.0.1,localhost"
 CLAUDE_HEADERS_VARIABLE = "ANTHROPIC_CUSTOM_HEADERS"
 """Extra headers of Claude Code, one per line."""
 
+CLAUDE_FIRST_PARTY_VARIABLE = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
+"""Tells Claude Code that another base address leads to Anthropic all the same, as ``1``.
+
+At any other host it plans for 200,000 tokens where the model has 1,000,000, and leaves out features such as tool search
+(claude-code#91689, #68522, caveman#866 of 2026-08, headroom#1158 of 2026-06; read in bundles of 2026).
+"""
+
 
 class LaunchPlan(Struct, frozen=True):
     """How to start a client: additions to its command and variables, and the files of a temporary folder."""
@@ -188,12 +195,9 @@ def _plan_claude_launch(launch_request: LaunchRequest) -> LaunchPlan:
         url = launch_request.make_proxied_url(configured_urls[-1].url)
     else:
         url = _choose_base_url(launch_request, "ANTHROPIC_BASE_URL")
-    environment = {"ANTHROPIC_BASE_URL": url}
-    if launch_request.token:
-        header_lines = [f"{TOKEN_HEADER.decode()}: {launch_request.token}"]
-        if variables.get(CLAUDE_HEADERS_VARIABLE):
-            header_lines.insert(0, variables[CLAUDE_HEADERS_VARIABLE])
-        environment[CLAUDE_HEADERS_VARIABLE] = "\n".join(header_lines)
+    is_bypassed = bool(folder_urls) and not configured_urls and not has_explicit_upstream
+    window_variables, window_notes = _plan_claude_window(launch_request, url, is_bypassed=is_bypassed)
+    environment = {"ANTHROPIC_BASE_URL": url, **window_variables, **_make_claude_headers(launch_request)}
     notes = []
     for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"):
         if variables.get(f"CLAUDE_CODE_USE_{cloud}"):
@@ -210,11 +214,53 @@ def _plan_claude_launch(launch_request: LaunchRequest) -> LaunchPlan:
             f"{configured_urls[-1].path} sets ANTHROPIC_BASE_URL; remove it there, because your own --settings "
             "takes the place of ours"
         )
-        return LaunchPlan(environment=environment, notes=tuple(notes))
+        return LaunchPlan(environment=environment, notes=(*notes, *window_notes))
     arguments: tuple[str, ...] = ()
     if configured_urls:
         arguments = ("--settings", _encode_json_text({"env": {"ANTHROPIC_BASE_URL": url}}))
-    return LaunchPlan(arguments, environment, notes=tuple(notes))
+    return LaunchPlan(arguments, environment, notes=(*notes, *window_notes))
+
+
+_LOST_WINDOW_NOTE = (
+    "Claude Code plans for 200,000 tokens at an address that is not known to be Anthropic's; if your models there have "
+    "1,000,000, choose them with the suffix [1m]"
+)
+
+
+def _make_claude_headers(launch_request: LaunchRequest) -> dict[str, str]:
+    """Return the variable that makes Claude Code send the proxy's token, beside the user's own headers."""
+    if not launch_request.token:
+        return {}
+    header_lines = [f"{TOKEN_HEADER.decode()}: {launch_request.token}"]
+    own_lines = launch_request.environment.environment.get(CLAUDE_HEADERS_VARIABLE)
+    if own_lines:
+        header_lines.insert(0, own_lines)
+    return {CLAUDE_HEADERS_VARIABLE: "\n".join(header_lines)}
+
+
+def _plan_claude_window(
+    launch_request: LaunchRequest, url: str, *, is_bypassed: bool
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variable with which Claude Code keeps its long windows at ``url``, or the note that it does not."""
+    is_set_by_user = CLAUDE_FIRST_PARTY_VARIABLE in launch_request.environment.environment
+    if is_set_by_user or is_bypassed:
+        return {}, ()
+    if _leads_to_anthropic(launch_request, url):
+        return {CLAUDE_FIRST_PARTY_VARIABLE: "1"}, ()
+    return {}, (_LOST_WINDOW_NOTE,)
+
+
+def _leads_to_anthropic(launch_request: LaunchRequest, url: str) -> bool:
+    """Return whether requests to ``url`` surely reach Anthropic through a proxy that was started for this client.
+
+    A proxy that was running before, or one with an upstream of the user's, may send them anywhere.
+    """
+    if "anthropic" in launch_request.explicit_upstreams or url != launch_request.proxy:
+        return False
+    own_url = launch_request.environment.environment.get("ANTHROPIC_BASE_URL", "")
+    configured_urls = find_configured_urls("claude", launch_request.environment)
+    own_urls = [own_url, *[configured.url for configured in configured_urls]]
+    return not any(_is_url_below(own, launch_request.proxy) for own in own_urls)
 
 
 _CODEX_OPTION_DOTS = {"openai_base_url": 0, "model_providers": 2}

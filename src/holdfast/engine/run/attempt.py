@@ -16,6 +16,7 @@ from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.run.adapt_fields import apply_known_lessons, find_field_lessons
 from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
+from holdfast.engine.run.request_target import ask_for_window
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.replies import ReplyReader
@@ -415,6 +416,7 @@ async def prepare_attempt(
 
     is_observed = template.request_options.observe_only
     upstream = template.request_options.upstream or resources.upstream
+    ask_for_window(runtime, upstream, template.target.model)
     if not is_observed and can_recover_from_refusals(runtime.settings):
         # After the check: what this server wants is no matter of the rules of its API.
         upstream_request = await apply_known_lessons(runtime, template.target, upstream, upstream_request)

@@ -24,6 +24,7 @@ from holdfast.engine.request_template import (
     parse_and_measure_body,
 )
 from holdfast.engine.run.decide import decide_next_request, emit_new_decisions
+from holdfast.engine.run.request_target import resolve_request_target
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
@@ -96,7 +97,13 @@ def _prepare_from_body(
 ) -> PreparedRun:
     """Match a client's conversation against the log, append the new part, and plan its request."""
     journal = runtime.journal
-    target = runtime.resources.resolve_target(parsed_body.api, parsed_body.model or request_options.model)
+    target = resolve_request_target(
+        runtime.resources,
+        parsed_body.api,
+        parsed_body.model or request_options.model,
+        request_options.upstream,
+        parsed_body,
+    )
     with journal.batch_writes():
         journal.deliver_queued()
         journal.follow_conversation(parsed_body.messages, parsed_body.decode_message)
@@ -120,7 +127,10 @@ def _prepare_from_messages(
         journal.append(*messages)
         if not len(journal.state.history.sized_messages):
             raise FormatError("this session has no messages yet; send one first")
-        target, fields = runtime.get_default_target(), runtime.get_default_fields()
+        own_target, fields = runtime.get_default_target(), runtime.get_default_fields()
+        target = resolve_request_target(
+            runtime.resources, own_target.api, own_target.model, request_options.upstream, parsed_request=None
+        )
         return _plan_run(runtime, build_template_from_fields(target, fields, request_options))
 
 

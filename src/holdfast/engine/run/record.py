@@ -8,6 +8,7 @@ from holdfast import events
 from holdfast.engine.compaction.native import extract_server_compaction
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.engine.run.attempt import Attempt, describe_error_report
+from holdfast.engine.run.request_target import ask_for_window
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.replies import convert_answer_for_log
 from holdfast.errors import StoreError
@@ -82,6 +83,8 @@ async def record_answer(
     # One odd count may be an error of the provider; the user is told when the second one in a row is impossible.
     if was_doubted and is_doubted and is_impossible_count(journal.state, usage.input):
         runtime.emit_event(events.NoticeGiven(runtime.key, "usage", _DOUBTED_USAGE_NOTICE))
+    # Some servers load a model with its first request, and know its window only then.
+    ask_for_window(runtime, attempt.upstream, attempt.target.model)
     verdict = await _learn_window_from_answer(runtime, attempt, prepared_request, usage.input)
     runtime.cached_request = attempt.cached_request
     await _record_server_compaction(runtime, prepared_request)
@@ -128,6 +131,9 @@ async def record_refusal(runtime: SessionRuntime, attempt: Attempt) -> None:
     )
     runtime.emit_event(event)
     if verdict.is_overflow:
+        runtime.resources.server_windows.reconsider(
+            attempt.upstream, attempt.target.model, verdict.limit, verdict.requested
+        )
         await runtime.call_hook("on_overflow", event)
     is_as_planned = attempt.is_as_planned
     if _has_size_lesson(verdict, journal.state):

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 from msgspec import Struct
 
+from holdfast.engine.upstream.ask_server import ask_over_http
 from holdfast.engine.upstream.connections import make_full_duplex_mounts
 from holdfast.engine.upstream.redact import find_secrets, redact_text
 from holdfast.errors import ConfigError, FormatError, UpstreamError
@@ -196,6 +197,10 @@ class HttpUpstream:
                 yield chunk
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             raise UpstreamError(_describe_no_answer(self.base_url, error), "network") from error
+
+    async def ask_server(self, method: str, url: str, body: bytes, seconds: float) -> bytes:
+        """Return the server's answer to a plain question, asked without a key; empty if it has none."""
+        return await ask_over_http(self._client, method, url, body, seconds)
 
     async def close(self) -> None:
         """Close all connections; the upstream cannot be used afterwards."""

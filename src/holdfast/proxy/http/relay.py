@@ -12,6 +12,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 from msgspec import Struct
 
+from holdfast.engine.upstream.ask_server import ask_over_http
 from holdfast.engine.upstream.connections import ANSWER_BEGAN
 from holdfast.engine.upstream.redact import find_secrets
 from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
@@ -91,6 +92,10 @@ class UpstreamRelay:
         if upstream_request.refused_betas:
             headers = _remove_beta_features(headers, upstream_request.refused_betas)
         return self._open_reply(upstream_request.body, headers)
+
+    async def ask_server(self, method: str, url: str, body: bytes, seconds: float) -> bytes:
+        """Return the server's answer to a plain question, asked without the client's headers; empty if it has none."""
+        return await ask_over_http(self.client, method, url, body, seconds)
 
     async def relay(
         self,
