@@ -76,8 +76,11 @@ class OptionFormat(Struct, frozen=True):
     """Fields that refer to stored messages, in a body without messages of its own."""
     reference_item_types: tuple[str, ...] = ()
     """Types of list elements that refer to one stored by the provider."""
-    find_model_changes: Callable[[Mapping[str, Any], str], Sequence[OptionChange]] | None = None
-    """Returns the changes that a model, given by its name, needs in the decoded options of a body."""
+    find_model_changes: Callable[[Mapping[str, Any], str, str], Sequence[OptionChange]] | None = None
+    """Returns the changes that a model and a version of the API need in the decoded options of a body.
+
+    The version is that of the headers, empty if it is unknown.
+    """
     describe_unfit_options: Callable[[Mapping[str, Any], str], Sequence[str]] | None = None
     """Returns a note on each option that a model refuses, and that no change helps."""
 

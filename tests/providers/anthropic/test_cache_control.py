@@ -231,3 +231,14 @@ def test_add_message_breakpoint_marks_the_last_of_joined_messages():
     assert new.startswith(first.encode())
     assert json.loads(b"[" + new + b"]")[1]["content"] == [build_text_block("rules", cache_control=FIVE)]
     assert (list_message_breakpoint_ttls(new), list_message_breakpoint_ttls(both)) == (["5m"], [])
+
+
+def test_render_request_puts_no_breakpoint_on_a_deferred_tool():
+    """The API refuses a breakpoint on a tool with defer_loading, so the last tool before it gets it, or none does."""
+    schema = {"type": "object"}
+    loaded = {"name": "ls", "input_schema": schema}
+    deferred = {"name": "mcp__a__b", "input_schema": schema, "defer_loading": True}
+    body = json.loads(render_with_breakpoints(build_request("a", system="", tools=[loaded, deferred]), setup=True))
+    assert [bool(tool.get("cache_control")) for tool in body["tools"]] == [True, False]
+    only = build_request("a", system="", tools=[deferred])
+    assert render_with_breakpoints(only, setup=True) is only

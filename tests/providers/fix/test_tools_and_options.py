@@ -12,7 +12,7 @@ from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.rules.validate import validate_request
 
-MODELS = {"anthropic": "claude-opus-5-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
+MODELS = {"anthropic": "claude-opus-5", "openai-chat": "gpt-5", "openai-responses": "gpt-5.5", "gemini": "g"}
 HI = {"role": "user", "content": "hi"}
 
 

@@ -14,6 +14,7 @@ from holdfast.cli.commands.lint import (
     EXIT_FOUND,
     RequestCase,
     make_provider_option,
+    make_version_option,
     merge_betas,
     parse_request_case,
 )
@@ -45,13 +46,14 @@ Examples:
 
 
 class FixOptions(Struct, frozen=True):
-    """The options of the command line: APIs of input and output, the model to write for, beta headers, and provider."""
+    """The options of the command line: APIs of input and output, the model to write for, headers, and provider."""
 
     api: str | None = None
     to: str | None = None
     model: str = ""
     betas: tuple[str, ...] = ()
     provider: str = ""
+    version: str = ""
 
 
 @click.command("fix", epilog=EXAMPLES)
@@ -67,6 +69,7 @@ class FixOptions(Struct, frozen=True):
     help="A beta header sent with the request; may be repeated.",
 )
 @make_provider_option()
+@make_version_option()
 @click.option(
     "-o",
     "--output",
@@ -194,6 +197,7 @@ def _fix_with_dialect(
         provider=provider,
         dialect=partial(load_catalog().get_dialect, provider=provider),
         betas=betas,
+        version=fix_options.version or case.version,
         complete=whole,
         keep_model_options=is_converted,
     )

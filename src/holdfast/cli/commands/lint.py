@@ -44,22 +44,35 @@ _LEVEL_STYLES = {"error": "red", "warning": "yellow"}
 
 
 class RequestCase(Struct):
-    """A request with what is not in its body: the API, the model in the URL, the beta headers, the provider."""
+    """A request with what is not in its body: the API, the model in the URL, the headers, the provider."""
 
     api: str | None = None
     request: Raw = Raw()
     model: str = ""
     betas: tuple[str, ...] | None = None
     provider: str = ""
+    version: str = ""
 
 
 class LintOptions(Struct, frozen=True):
-    """Options that apply to every request: API, model (overrides the request's own), beta headers, provider."""
+    """Options that apply to every request: API, model (overrides the request's own), headers, provider."""
 
     api: str | None = None
     model: str = ""
     betas: tuple[str, ...] = ()
     provider: str = ""
+    version: str = ""
+
+
+def make_version_option() -> Callable[[F], F]:
+    """Return the ``--anthropic-version`` option."""
+    return click.option(
+        "--anthropic-version",
+        "version",
+        default="",
+        metavar="DATE",
+        help="The anthropic-version header sent with the request, such as 2026-10-21. [default: unknown]",
+    )
 
 
 def make_provider_option() -> Callable[[F], F]:
@@ -85,6 +98,7 @@ def make_provider_option() -> Callable[[F], F]:
     help="A beta header sent with the request; may be repeated.",
 )
 @make_provider_option()
+@make_version_option()
 @click.option(
     "--jsonl",
     is_flag=True,
@@ -94,21 +108,19 @@ def make_provider_option() -> Callable[[F], F]:
 @click.pass_context
 def lint_command(
     ctx: click.Context,
+    /,
     file: str,
-    api: str | None,
-    model: str,
-    betas: tuple[str, ...],
-    provider: str,
     *,
     jsonl: bool,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Check whether the provider would accept a request, and list every broken rule with its JSON path.
 
     With --jsonl a line may be a part of a request: a missing model or max_tokens is then no error. Exit code 1 if a
     rule is broken. Warnings come from rules that are only inferred, and do not make a request invalid.
     """
-    lint_options = LintOptions(api, model, betas, provider)
+    lint_options = LintOptions(**asked)
     if jsonl:
         valid = _lint_lines(file, lint_options)
     else:
@@ -149,6 +161,7 @@ def lint_request_body(
         body,
         lint_options.api or case.api,
         betas=merge_betas(case, lint_options.betas),
+        version=lint_options.version or case.version,
         model=model,
         provider=lint_options.provider or case.provider,
         complete=complete,

@@ -47,6 +47,14 @@ _CLIENT_TOOL_RULES = frozenset(f"{api}.tool-schema" for api in API_SPECS)
 _UNCHECKED_RULES = _HEADER_RULES | _MODEL_OPTION_RULES | _CLIENT_TOOL_RULES
 """Rules that do not stop a request here."""
 
+# A change that only leaves out what the model refuses, or puts it where it belongs, serves the client better than an
+# error; the notice names the rule.
+_FIXED_OPTION_RULES = frozenset(
+    f"anthropic.{rule}"
+    for rule in ("model-sampling", "forced-tool", "thinking-mode", "speed", "deferred-cache", "deferred-all")
+)
+"""Rules about fields beside the messages that are satisfied in the one right way before a request is sent."""
+
 
 class CheckedRequest(Struct, frozen=True):
     """A request that broke no rule, as the baseline for checking later ones.
@@ -127,7 +135,7 @@ def check_request(upstream_request: UpstreamRequest, *, hook: str = "") -> Check
     findings = _find_errors(upstream_request)
     if not findings:
         return CheckResult(upstream_request)
-    if not hook and all(_is_about_messages(finding, upstream_request) for finding in findings):
+    if not hook and all(_can_fix(finding, upstream_request) for finding in findings):
         fix_result = fix_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
         fixed_request = replace(upstream_request, body=fix_result.body)
         if not _find_errors(fixed_request):
@@ -147,6 +155,11 @@ def _make_invalid_request_error(
     place = f"{first.path}: {first.message}{more_note}"
     advice = "run `holdfast lint` on the request, or send it with check=False"
     return InvalidRequest(f"{problem}: {place}; {advice}")
+
+
+def _can_fix(finding: Finding, upstream_request: UpstreamRequest) -> bool:
+    """Return whether the request may be changed to cure ``finding``."""
+    return _is_about_messages(finding, upstream_request) or finding.rule in _FIXED_OPTION_RULES
 
 
 def _is_about_messages(finding: Finding, upstream_request: UpstreamRequest) -> bool:

@@ -1,6 +1,7 @@
 """Explicit cache breakpoints of the Messages API: list, add, limit and remove them.
 
-The API accepts at most four, none on thinking or empty text, and no one-hour breakpoint after a five-minute one.
+The API accepts at most four, none on thinking, empty text or deferred tools, and no one-hour breakpoint after a
+five-minute one.
 Breakpoints of a request body stay where the client put them. Messages of the log still carry the breakpoints of the
 requests they first appeared in; those are soon too many, so only the newest that fit are kept, or none.
 """
@@ -33,6 +34,7 @@ class _BlockPeek(Struct):
     type: str = ""
     text: str | None = None
     cache_control: Raw = Raw(b"null")
+    defer_loading: Raw = Raw(b"false")
     content: Raw = Raw(b"")
 
 
@@ -125,10 +127,11 @@ def add_breakpoint_to_blocks(blocks: Sequence[Raw], lifetime: str = "5m") -> lis
         block = _peek_block(blocks[index])
         if bytes(block.cache_control) != b"null":
             return None
-        # The API refuses a breakpoint on thinking and on empty text.
+        # The API refuses a breakpoint on thinking, on empty text and on a tool that is loaded later.
         is_thinking = block.type in ("thinking", "redacted_thinking")
         is_blank = block.text is not None and not block.text.strip()
-        if is_thinking or is_blank:
+        is_deferred = bytes(block.defer_loading) == b"true"
+        if is_thinking or is_blank or is_deferred:
             continue
         block_fields = decode_json_fields(blocks[index])
         new_blocks = list(blocks)

@@ -6,12 +6,19 @@ Only rules are here; windows and prices are in the catalog. A name that no row m
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.providers.anthropic.messages import API_NAME
 from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
 from holdfast.state.dialect import Dialect
+
+SamplingRule: TypeAlias = Literal["any", "one", "default"]
+"""Which of temperature, top_p and top_k a model takes: any of them; only one of temperature and top_p; only the default
+values."""
 
 
 class ClaudeTraits(Struct, frozen=True):
@@ -37,6 +44,16 @@ class ClaudeTraits(Struct, frozen=True):
     """Thinking may be disabled at the efforts ``xhigh`` and ``max`` too."""
     compacts_on_demand: bool = False
     """The server compacts on demand: models from 4.6 on, as the page on compaction lists them."""
+    sampling: SamplingRule = "any"
+    """Which sampling options are accepted. Pages "Migration guide" and "Messages" (2026-08-21, 2026-10-21)."""
+    takes_forced_tools: bool = True
+    """``tool_choice`` may be ``any`` or ``tool``. Pages "What's new" of each model (2026-09-01 to 2026-11-09)."""
+    thinks_between_tools: bool = False
+    """``thinking.type`` is ``between_tools`` where older models have ``disabled``, up to effort ``high``."""
+    takes_old_computer_tool: bool = True
+    """Tools of the types ``computer_2…`` are accepted; newer models take ``computer_toolset_20260801``."""
+    takes_fast_speed: bool = True
+    """``speed`` may be ``fast``: an error on Opus 4.7 since 2026-07-24 (release notes)."""
 
 
 _TRAITS_UP_TO_4_5 = ClaudeTraits(
@@ -47,6 +64,10 @@ _TRAITS_UP_TO_4_5 = ClaudeTraits(
     adaptive_thinking=False,
     can_disable_thinking=True,
 )
+_TRAITS_OF_ONE_SAMPLING_OPTION = replace(_TRAITS_UP_TO_4_5, sampling="one")
+_ONE_SAMPLING_OPTION_SINCE = {"opus": (4, 1), "sonnet": (4, 5), "haiku": (4, 5)}
+"""The first version of each family that refuses temperature beside top_p: "cannot both be specified for this model".
+Migration guide; bedrock-chat#979 (Opus 4.1, 2025-11-25), AionUi#912 (2026-02-20), OpenHands#12909 (2026-02-18)."""
 _LAST_OLD_VERSION = (4, 5)
 """Up to 4.5, all families have the same traits: prefill, thinking with a budget, a window of 200,000 tokens."""
 
@@ -57,6 +78,7 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=True,
         compacts_on_demand=True,
+        sampling="one",
     ),
     "opus 4.7": ClaudeTraits(
         binds_thinking=False,
@@ -64,6 +86,8 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=True,
         compacts_on_demand=True,
+        sampling="default",
+        takes_fast_speed=False,
     ),
     "opus 4.8": ClaudeTraits(
         allows_inline_system=True,
@@ -72,6 +96,7 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=True,
         compacts_on_demand=True,
+        sampling="default",
     ),
     "opus 5.0": ClaudeTraits(
         allows_inline_system=True,
@@ -81,12 +106,17 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         can_disable_thinking=True,
         can_disable_at_any_effort=False,
         compacts_on_demand=True,
+        sampling="default",
     ),
     "opus 5.5": ClaudeTraits(
         allows_inline_system=True,
         manual_thinking=False,
         adaptive_thinking=True,
         compacts_on_demand=True,
+        can_disable_thinking=False,
+        sampling="default",
+        takes_forced_tools=False,
+        takes_old_computer_tool=False,
     ),
     "sonnet 4.6": ClaudeTraits(
         binds_thinking=False,
@@ -94,6 +124,7 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=True,
         compacts_on_demand=True,
+        sampling="one",
     ),
     "sonnet 5.0": ClaudeTraits(
         binds_thinking=False,
@@ -101,17 +132,26 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=True,
         compacts_on_demand=True,
+        sampling="default",
     ),
     "sonnet 5.5": ClaudeTraits(
         allows_inline_system=True,
         manual_thinking=False,
         adaptive_thinking=True,
         compacts_on_demand=True,
+        can_disable_thinking=False,
+        thinks_between_tools=True,
+        sampling="default",
+        takes_forced_tools=False,
+        takes_old_computer_tool=False,
     ),
     "haiku 5.5": ClaudeTraits(
         allows_inline_system=True,
         adaptive_thinking=True,
         compacts_on_demand=True,
+        manual_thinking=False,
+        sampling="default",
+        takes_old_computer_tool=False,
     ),
     "fable 5.0": ClaudeTraits(
         allows_inline_system=True,
@@ -120,6 +160,7 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=False,
         compacts_on_demand=True,
+        sampling="default",
     ),
     "fable 5.1": ClaudeTraits(
         allows_inline_system=True,
@@ -127,12 +168,17 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         adaptive_thinking=True,
         can_disable_thinking=False,
         compacts_on_demand=True,
+        sampling="default",
+        takes_forced_tools=False,
     ),
     "fable 5.2": ClaudeTraits(
         allows_inline_system=True,
         manual_thinking=False,
         adaptive_thinking=True,
         can_disable_thinking=False,
+        sampling="default",
+        takes_forced_tools=False,
+        takes_old_computer_tool=False,
     ),
 }
 """Traits by family and version, as documented up to 2026-11. Mythos is Fable under another name.
@@ -158,6 +204,8 @@ def get_claude_traits(model: str) -> ClaudeTraits | None:
         return None
     family, version = parsed_name
     if version <= _LAST_OLD_VERSION:
+        if version >= _ONE_SAMPLING_OPTION_SINCE.get(family, _LAST_OLD_VERSION):
+            return _TRAITS_OF_ONE_SAMPLING_OPTION
         return _TRAITS_UP_TO_4_5
     return _CLAUDE_TRAITS.get(f"{family} {version[0]}.{version[1]}")
 
@@ -180,8 +228,52 @@ def _is_later_claude(model: str) -> bool:
     return version > _LAST_OLD_VERSION and get_claude_traits(model) is None
 
 
+FORCED_TOOL_CHOICES = ("any", "tool")
+"""Types of ``tool_choice`` that make the model call a tool."""
+_STRICT_SAMPLING_VERSION = "2026-10-21"
+"""The first ``anthropic-version`` that refuses all three sampling options for every model, at any value. Pages
+"Versioning" and "Migrating to API version 2026-10-21"."""
+_DEFAULT_TEMPERATURE = 1
+_MIN_DEFAULT_TOP_P = 0.99
+
+
+def is_strict_version(version: str) -> bool:
+    """Return whether ``version``, the header ``anthropic-version``, has the rules of 2026-10-21 (empty: unknown)."""
+    return version >= _STRICT_SAMPLING_VERSION
+
+
+def find_refused_sampling(fields: Mapping[str, Any], model: str, version: str = "") -> dict[str, str]:
+    """Find the sampling options in the decoded ``fields`` that ``model`` refuses: name and reason.
+
+    Models from Opus 4.7 on take the default values: temperature 1 and top_p from 0.99 on, but no top_k.
+    """
+    given = {name: fields[name] for name in ("temperature", "top_p", "top_k") if fields.get(name) is not None}
+    if is_strict_version(version):
+        return dict.fromkeys(given, f"is refused by anthropic-version {version}")
+    traits = get_claude_traits(model)
+    if traits is None or traits.sampling == "any":
+        return {}
+    if traits.sampling == "one":
+        if "temperature" in given and "top_p" in given:
+            return {"top_p": f"is refused beside temperature by {model}"}
+        return {}
+    refused: dict[str, str] = {}
+    for name, value in given.items():
+        is_number = isinstance(value, int | float)
+        is_default_temperature = name == "temperature" and value == _DEFAULT_TEMPERATURE
+        is_default_top_p = name == "top_p" and is_number and value >= _MIN_DEFAULT_TOP_P
+        if not is_default_temperature and not is_default_top_p:
+            refused[name] = f"is refused by {model}"
+    return refused
+
+
 _BEDROCK_NAME = re.compile(r"(?:^|[./])anthropic\.claude")
 """Matches Bedrock's names (``eu.anthropic.claude-opus-5-5-v1:0``). Bedrock has no compaction on demand."""
+
+
+def is_bedrock_model(model: str) -> bool:
+    """Return whether ``model`` is named as on Bedrock."""
+    return _BEDROCK_NAME.search(model.lower()) is not None
 
 
 # -- the dialect -------------------------------------------------------------------------------------------------------
@@ -236,7 +328,7 @@ def build_dialect(model: str, _provider: str = "") -> Dialect:
         max_cache_breakpoints=4,
         cache_lookback=20,
         binds_thinking=model_traits.binds_thinking,
-        supports_compaction=model_traits.compacts_on_demand and not _BEDROCK_NAME.search(model.lower()),
+        supports_compaction=model_traits.compacts_on_demand and not is_bedrock_model(model),
         refused_result_kinds=_BLOCKS_NOT_IN_RESULTS,
         allowed_kinds_by_role={"system": ("tool_addition", "tool_removal", "options")},
     )

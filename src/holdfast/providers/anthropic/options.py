@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.providers.anthropic.models import FORCED_TOOL_CHOICES, find_refused_sampling, get_claude_traits
+from holdfast.providers.common.option_changes import OptionChange
 from holdfast.providers.common.portable_options import (
     FunctionTool,
     OptionFields,
@@ -129,3 +131,32 @@ def _write_tool_choice(options: PortableOptions) -> dict[str, Any] | None:
 def is_own_tool_choice(choice: Any) -> bool:
     """Return whether a ``tool_choice`` has the form of the Messages API."""
     return isinstance(choice, Mapping) and choice.get("type") in ("auto", "any", "tool", "none")
+
+
+def find_model_changes(fields: Mapping[str, Any], model: str, version: str = "") -> tuple[OptionChange, ...]:
+    """Find the changes that ``model`` and ``version`` need in the decoded options of a Messages request."""
+    changes = []
+    for name, reason in find_refused_sampling(fields, model, version).items():
+        changes.append(OptionChange("model-sampling", name, None, f"{name} {reason}: left out"))
+    traits = get_claude_traits(model)
+    choice = as_dict(fields.get("tool_choice"))
+    kind = choice.get("type")
+    if traits is not None and not traits.takes_forced_tools and kind in FORCED_TOOL_CHOICES:
+        free_choice = {key: value for key, value in choice.items() if key != "name"} | {"type": "auto"}
+        note = f"tool_choice {kind!r} is refused by {model}: set to 'auto', so the model may also answer without a call"
+        changes.append(OptionChange("forced-tool", "tool_choice", free_choice, note))
+    if traits is not None and not traits.takes_fast_speed and fields.get("speed") == "fast":
+        changes.append(OptionChange("speed", "speed", None, f"speed 'fast' is refused by {model}: left out"))
+    return (*changes, *_move_output_format(fields))
+
+
+def _move_output_format(fields: Mapping[str, Any]) -> tuple[OptionChange, ...]:
+    """Return the changes that move ``output_format``, the name of an ended beta, to ``output_config.format``."""
+    answer_format = fields.get("output_format")
+    if answer_format is None:
+        return ()
+    removal = OptionChange("output-format", "output_format", None, "output_format is moved to output_config.format")
+    if as_dict(fields.get("output_config")).get("format") is not None:
+        return (removal,)
+    new_field = OptionChange("output-format", "output_config.format", answer_format, "output_config.format is set")
+    return new_field, removal

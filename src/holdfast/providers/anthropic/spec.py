@@ -39,6 +39,7 @@ _OPTIONS = OptionFormat(
     options.is_own_tool_choice,
     stream_fields={"stream": True},
     requires_max_tokens=True,
+    find_model_changes=options.find_model_changes,
 )
 _ENDPOINTS = Endpoints(
     provider="anthropic",

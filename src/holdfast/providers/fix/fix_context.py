@@ -53,6 +53,8 @@ class FixContext(Struct, frozen=True):
     """The provider that serves the request; empty for the one that the body or the model's name gives away."""
     complete: bool = False
     """Whether the body must be a complete request, with its model and output limit, and not a part of one."""
+    version: str = ""
+    """The header ``anthropic-version``; empty if it is unknown."""
     keeps_model_options: bool = False
     """Whether options stay that only the model refuses, because the request is converted next."""
 
@@ -66,6 +68,7 @@ class FixContext(Struct, frozen=True):
             named_body,
             self.spec.api,
             betas=self.betas,
+            version=self.version,
             model=self.model,
             provider=self.provider,
             complete=self.complete,

@@ -63,7 +63,7 @@ _MAX_ROUNDS = 6
 """Rounds of steps before the remaining errors are left as findings."""
 
 
-def fix_request(
+def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not in its body
     body: bytes,
     api: str | None = None,
     *,
@@ -71,6 +71,7 @@ def fix_request(
     provider: str = "",
     dialect: Callable[[str, str], Dialect] | None = None,
     betas: Sequence[str] | None = None,
+    version: str = "",
     complete: bool = False,
     keep_model_options: bool = False,
 ) -> FixResult:
@@ -78,7 +79,8 @@ def fix_request(
 
     ``api`` is recognized from the body if it is not given. ``model`` is the model whose rules apply, even if the body
     names another one; ``provider`` serves it, by default the one that the body or the model's name gives away.
-    ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers. A
+    ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers,
+    and ``version`` is the header ``anthropic-version``. A
     ``complete`` request must also name its model and ``max_tokens``. With ``keep_model_options`` options stay that only
     the model refuses: another API may take them, to which the request is converted next.
 
@@ -101,6 +103,7 @@ def fix_request(
         has_other_model=model_name != body_model,
         provider=provider,
         complete=complete,
+        version=version,
         keeps_model_options=keep_model_options,
     )
     findings = context.validate_body(body)

@@ -22,7 +22,7 @@ def fit_options_to_model(body: bytes, context: FixContext, errors: Sequence[Find
     fields = {key: decode_json_value(raw) for key, raw in raw_fields.items() if key != spec.messages_field}
     broken_rules = {error.rule for error in errors}
     changes = []
-    for change in find_changes(fields, context.model):
+    for change in find_changes(fields, context.model, context.version):
         if f"{spec.api}.{change.rule}" in broken_rules:
             changes.append(change)
     if not changes:

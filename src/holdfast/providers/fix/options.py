@@ -26,7 +26,8 @@ from holdfast.providers.rules.rule import Finding
 _REQUIRED_FIELDS = frozenset({"model", "messages", "contents", "input", "tools", "anthropic_version"})
 """Fields that are never removed whole, unless a replacement shows that they hold nothing."""
 _FIXABLE_RULES = frozenset(
-    {"foreign-field", "sampling", "stop-sequences", "system-prompt", "system-instruction", "tool-choice",
+    {"deferred-cache", "deferred-all", "speed", "foreign-field", "sampling",
+     "stop-sequences", "system-prompt", "system-instruction", "tool-choice",
      "thinking-mode", "thinking-budget", "thinking-company", "thinking-first", "binding-beta", "cache-count",
      "cache-shape", "cache-order", "cache-place", "tools", "tool-shape", "tool-names", "one-limit", "limits",
      "stream-options", "truncation", "limit", "thinking", "cached-content", "edit-thinking", "edit-trigger",
@@ -35,7 +36,9 @@ _FIXABLE_RULES = frozenset(
 """Rules about fields outside of the messages that a removed field may satisfy; all others are only reported."""
 _REPORT_ONLY_RULES = frozenset({"gemini.stop-sequences"})
 """Rules that are only reported: which of too many stop sequences to remove is the user's decision."""
-_REPLACE_ONLY_RULES = frozenset({"tools", "tool-shape", "tool-names", "compaction-first", "compaction-single"})
+_REPLACE_ONLY_RULES = frozenset(
+    {"deferred-all", "tools", "tool-shape", "tool-names", "compaction-first", "compaction-single"}
+)
 """Rules for which nothing is removed except what a replacement shows to be redundant: tools and compactions matter."""
 _MAX_SHOWN_BYTES = 80
 """Bytes up to which a new value is shown in the report; longer ones fill more than a line."""

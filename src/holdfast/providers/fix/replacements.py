@@ -96,11 +96,17 @@ def read_whole_number(raw: Raw | None) -> int:
     return int(data) if data.isdigit() and len(data) < 16 else 0
 
 
-def _replace_thinking_mode(_tree: JsonTree, context: FixContext, _steps: PathSteps) -> Replacements:
-    """Replace a thinking mode that the model refuses by the adaptive mode, if the model has it."""
+def _replace_thinking_mode(tree: JsonTree, context: FixContext, _steps: PathSteps) -> Replacements:
+    """Replace a thinking mode that the model refuses: thinking that is switched off by the mode that comes closest to
+    it, anything else by the adaptive mode; nothing if the model has neither.
+    """
     model_traits = get_claude_traits(context.model)
     if model_traits is None or not model_traits.adaptive_thinking:
         return {}
+    is_disabled = read_json_text(tree.get_raw(("thinking", "type"))) == "disabled"
+    has_high_effort = read_json_text(tree.get_raw(("output_config", "effort"))) in ("xhigh", "max")
+    if is_disabled and model_traits.thinks_between_tools and not has_high_effort:
+        return {("thinking",): b'{"type":"between_tools"}'}
     return {("thinking",): b'{"type":"adaptive"}'}
 
 
@@ -255,6 +261,32 @@ def _drop_surplus_breakpoints(tree: JsonTree, _context: FixContext, _steps: Path
     return dict.fromkeys(paths[:surplus_count])
 
 
+def _move_breakpoint_off_deferred_tool(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Move the breakpoint of a deferred tool to the last tool that is not deferred, unless that has one."""
+    replacements: dict[PathSteps, bytes | None] = {steps: None}
+    for index in reversed(list(tree.get_children(("tools",)))):
+        tool = tree.get_children(("tools", index))
+        if not tool or bytes(tool.get("defer_loading", b"")) == b"true":
+            continue
+        if bytes(tool.get("cache_control", b"null")) == b"null":
+            marker = tree.get_raw(steps)
+            replacements["tools", index] = encode_json({**tool, "cache_control": marker})
+        break
+    return replacements
+
+
+def _load_search_tool(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:
+    """Load the tool search tool at once, or all tools if there is none to find them with."""
+    paths: list[PathSteps] = []
+    search_paths: list[PathSteps] = []
+    for index in tree.get_children(("tools",)):
+        path: PathSteps = ("tools", index, "defer_loading")
+        paths.append(path)
+        if read_json_text(tree.get_raw(("tools", index, "type"))).startswith("tool_search_tool"):
+            search_paths.append(path)
+    return dict.fromkeys(search_paths or paths)
+
+
 def _iter_breakpoint_paths(tree: JsonTree, name: str) -> Iterator[PathSteps]:
     """Yield the paths of the breakpoints in one top-level field, in the order of the prompt."""
     for index in tree.get_children((name,)):
@@ -312,6 +344,10 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "tools": RuleReplacement(_replace_name_or_drop_empty_tools),
     "tool-shape": RuleReplacement(_replace_tool_name),
     "tool-names": RuleReplacement(_drop_duplicate_or_replace_name),
+    "deferred-cache": RuleReplacement(
+        _move_breakpoint_off_deferred_tool, "the breakpoint is moved to the last tool that is not deferred"
+    ),
+    "deferred-all": RuleReplacement(_load_search_tool, "defer_loading is left out"),
     "cache-count": RuleReplacement(_drop_surplus_breakpoints),
     "item-fields": RuleReplacement(add_empty_summary, "an empty one is added"),
     "search-action": RuleReplacement(drop_item, "the item is left out, it has no text"),

@@ -51,7 +51,7 @@ def write_request_options(
         all_notes.append(f"the choice among only {tool_names}: left out, the API has no such option")
     all_notes += [f"the field {name}: left out" for name in dropped_fields]
     if option_format.find_model_changes is not None:
-        changes = option_format.find_model_changes(fields, model)
+        changes = option_format.find_model_changes(fields, model, "")
         fields = apply_option_changes(fields, changes)
         all_notes += [change.note for change in changes]
     if option_format.describe_unfit_options is not None:

@@ -18,6 +18,8 @@ class RequestView(Struct):
     """Beta features from headers and body, or None if the headers are unknown and the body names none."""
     model: str
     """The model from the body, or else from outside of it; an empty string if it is unknown."""
+    version: str
+    """The version of the API from the headers (``anthropic-version``); an empty string if it is unknown."""
 
     def get_option(self, *names: str) -> Any:
         """Return a field of the body, nested under ``names``, or None if it or an object around it is missing."""

@@ -36,6 +36,7 @@ def validate_request(
     api: str | None = None,
     *,
     betas: Iterable[str] | None = None,
+    version: str = "",
     model: str = "",
     provider: str = "",
     rules: Iterable[Rule] = ALL_RULES,
@@ -43,7 +44,8 @@ def validate_request(
 ) -> tuple[Finding, ...]:
     """Validate a request body and return the findings, none if the API accepts it. Takes time linear in its size.
 
-    ``betas`` are the beta features of the request's headers; those in the body are added. ``model`` is the model if the
+    ``betas`` are the beta features of the request's headers; those in the body are added. ``version`` is the header
+    ``anthropic-version``. ``model`` is the model if the
     body does not name it, as with Gemini, where the address does. ``provider`` serves the request, with rules of its
     own beside the API's; by default the one that the body or the model's name gives away. ``rules`` limits the check to
     these rules of the API. A ``complete`` request must name its model and its ``max_tokens``; for a part of one that is
@@ -72,6 +74,7 @@ def validate_request(
         len(data),
         _merge_betas(value, betas),
         _get_body_model(fields) or model,
+        version,
     )
     request = spec.rules.build_view(view)
     if complete:

@@ -40,6 +40,11 @@ class ProviderRequest(Struct, frozen=True):
     """Whether ``body`` differs from the one received: references were resolved, or a request inside it was taken."""
 
     @property
+    def version(self) -> str:
+        """The header ``anthropic-version``, or an empty string."""
+        return self.incoming.headers.get("anthropic-version", "")
+
+    @property
     def received(self) -> bytes | dict[str, Any]:
         """The body to validate: the bytes received, unless it was completed.
 

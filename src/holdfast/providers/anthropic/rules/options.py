@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.providers.anthropic.models import FORCED_TOOL_CHOICES, find_refused_sampling, is_bedrock_model
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, TurnView
 from holdfast.providers.anthropic.tool_schemas import TOOL_SCHEMAS
@@ -33,6 +37,12 @@ _FOREIGN_FIELDS = ("contents", "input", "instructions", "max_completion_tokens",
             "logit_bias", "stream_options", "parallel_tool_calls", "systemInstruction", "generationConfig")  # fmt: skip
 """Top-level fields of other APIs, which a converter may have left behind."""
 _TOOL_CHOICES = ("auto", "any", "tool", "none")
+_OUTPUT_FORMAT_BETA_PREFIX = "structured-outputs-"
+_OLD_COMPUTER_TOOL_PREFIX = "computer_2"
+_SAMPLING_SOURCE = "API reference of 2026-09-19 and the page on version 2026-10-21; pr-agent#2456, AionUi#912"
+_DEFERRED_SOURCE = "page on the tool search tool, 2026-08-21; CLIProxyAPI#4561, claude-code#86743"
+_MODEL_PAGES = "pages on what is new in each model, 2026-09-01 to 2026-11-09"
+_RELEASE_NOTES = "release notes of 2026"
 
 
 def _check_foreign_fields(request: AnthropicView) -> Violations:
@@ -53,6 +63,27 @@ def _check_max_tokens(request: AnthropicView) -> Violations:
 def _check_sampling(request: AnthropicView) -> Violations:
     """Temperature and top_p are from 0 to 1."""
     return check_number_fields(request, {"temperature": (0, 1), "top_p": (0, 1)})
+
+
+def _check_model_sampling(request: AnthropicView) -> Violations:
+    """The model and the API version take the given temperature, top_p and top_k."""
+    for name, reason in find_refused_sampling(request.body, request.model, request.version).items():
+        yield f"$.{name}", f"{name} {format_json_value(request.body[name])} {reason}; leave it out"
+
+
+def _check_speed(request: AnthropicView) -> Violations:
+    """Opus 4.7 has no fast mode."""
+    traits = request.claude_traits
+    if request.body.get("speed") == "fast" and traits is not None and not traits.takes_fast_speed:
+        yield "$.speed", f"{request.model} has no speed 'fast'; leave the field out"
+
+
+def _check_output_format(request: AnthropicView) -> Violations:
+    """output_format needs the beta structured-outputs-2025-11-13; without it the field is output_config.format."""
+    if request.betas is None or request.body.get("output_format") is None:
+        return
+    if not any(beta.startswith(_OUTPUT_FORMAT_BETA_PREFIX) for beta in request.betas):
+        yield "$.output_format", "output_format is the name of an ended beta; send output_config.format"
 
 
 def _check_stop_sequences(request: AnthropicView) -> Violations:
@@ -118,6 +149,47 @@ def _check_tool_names(request: AnthropicView) -> Violations:
         seen_names.add(name)
 
 
+def _is_deferred(tool: Mapping[str, Any]) -> bool:
+    return tool.get("defer_loading") is True
+
+
+def _check_deferred_cache(request: AnthropicView) -> Violations:
+    """A tool with defer_loading has no cache breakpoint."""
+    for index, tool in enumerate(request.get_list("tools")):
+        if isinstance(tool, dict) and _is_deferred(tool) and tool.get("cache_control") is not None:
+            name = format_json_value(tool.get("name") or tool.get("type"))
+            problem = f"tool {name} has defer_loading and a cache breakpoint"
+            yield f"$.tools[{index}].cache_control", f"{problem}; put the breakpoint on a tool that is not deferred"
+
+
+def _check_deferred_all(request: AnthropicView) -> Violations:
+    """At least one tool has no defer_loading."""
+    tools = request.list_tools()
+    # The tools of an MCP server are deferred one by one, in its configuration; they are not known here.
+    if tools and all(_is_deferred(tool) for tool in tools) and not request.body.get("mcp_servers"):
+        yield "$.tools", f"all {len(tools)} tools have defer_loading; leave it out of the tool search tool"
+
+
+def _check_tool_model(request: AnthropicView) -> Violations:
+    """The 5.5 models and Fable 5.2 take no computer tool of the types computer_2…, except on Bedrock."""
+    traits = request.claude_traits
+    if traits is None or traits.takes_old_computer_tool or is_bedrock_model(request.model):
+        return
+    for index, tool in enumerate(request.get_list("tools")):
+        kind = str(tool.get("type")) if isinstance(tool, dict) else ""
+        if kind.startswith(_OLD_COMPUTER_TOOL_PREFIX):
+            problem = f"{request.model} does not take the tool {kind!r}"
+            yield f"$.tools[{index}].type", f"{problem}; declare computer_toolset_20260801"
+
+
+def _check_forced_tool(request: AnthropicView) -> Violations:
+    """Fable and Mythos from 5.1 on, Opus 5.5 and Sonnet 5.5 cannot be forced to call a tool."""
+    kind = request.get_option("tool_choice", "type")
+    traits = request.claude_traits
+    if kind in FORCED_TOOL_CHOICES and traits is not None and not traits.takes_forced_tools:
+        yield "$.tool_choice.type", f"tool_choice {kind!r} is not supported by {request.model}; use auto"
+
+
 def _check_tool_choice(request: AnthropicView) -> Violations:
     """tool_choice needs tools; a tool that it names is among them."""
     choice = request.body.get("tool_choice")
@@ -158,8 +230,11 @@ def _check_thinking_mode(request: AnthropicView) -> Violations:
     if mode == "adaptive" and traits.adaptive_thinking is False:
         yield path, f"{model} does not support adaptive thinking; use enabled with a budget"
     if mode == "disabled" and traits.can_disable_thinking is False:
-        yield path, f"thinking of {model} cannot be disabled; leave the field out"
+        advice = "use between_tools" if traits.thinks_between_tools else "leave the field out"
+        yield path, f"thinking of {model} cannot be disabled; {advice}"
     effort = request.get_option("output_config", "effort")
+    if mode == "between_tools" and effort in ("xhigh", "max"):
+        yield path, f"{model} has no between_tools at effort {format_json_value(effort)}; lower the effort"
     if mode == "disabled" and not traits.can_disable_at_any_effort and effort in ("xhigh", "max"):
         yield path, f"{model} cannot disable thinking at effort {format_json_value(effort)}; lower the effort"
 
@@ -261,11 +336,24 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("anthropic.foreign-field", _check_foreign_fields, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.max-tokens", _check_max_tokens, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.sampling", _check_sampling, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.model-sampling", _check_model_sampling, "documented", _SAMPLING_SOURCE, "by model and version"),
+    Rule("anthropic.speed", _check_speed, "documented", _RELEASE_NOTES, "Opus 4.7"),
+    Rule("anthropic.output-format", _check_output_format, "documented", _RELEASE_NOTES),
     Rule("anthropic.stop-sequences", _check_stop_sequences, "recalled", UNVERIFIED_MEMORY),
     Rule("anthropic.system-prompt", _check_system_prompt, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.tool-shape", _check_tool_shape, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.tool-names", _check_tool_names, "observed", PUBLIC_ERRORS),
     Rule("anthropic.tool-schema", _check_tool_schemas, "observed", PUBLIC_ERRORS),
+    Rule("anthropic.deferred-cache", _check_deferred_cache, "documented", _DEFERRED_SOURCE),
+    Rule("anthropic.deferred-all", _check_deferred_all, "documented", _DEFERRED_SOURCE),
+    Rule("anthropic.tool-model", _check_tool_model, "documented", _MODEL_PAGES, "5.5 models, Fable and Mythos 5.2"),
+    Rule(
+        "anthropic.forced-tool",
+        _check_forced_tool,
+        "documented",
+        _MODEL_PAGES,
+        "Opus and Sonnet 5.5, Fable and Mythos from 5.1 on",
+    ),
     Rule("anthropic.tool-choice", _check_tool_choice, "recalled", UNVERIFIED_MEMORY),
     Rule(
         "anthropic.thinking-mode",

@@ -77,6 +77,7 @@ def build_anthropic_view(envelope: RequestView) -> AnthropicView:
         envelope.body_bytes,
         envelope.betas,
         envelope.model,
+        envelope.version,
         get_claude_traits(envelope.model),
         messages,
         [],

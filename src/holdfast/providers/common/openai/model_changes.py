@@ -19,7 +19,7 @@ _CHAT_EFFORT_PATH = "reasoning_effort"
 _RESPONSES_EFFORT_PATH = "reasoning.effort"
 
 
-def find_chat_model_changes(fields: Mapping[str, Any], model: str) -> tuple[OptionChange, ...]:
+def find_chat_model_changes(fields: Mapping[str, Any], model: str, _version: str = "") -> tuple[OptionChange, ...]:
     """Find the changes that ``model`` needs in the decoded options of a Chat Completions request."""
     traits = get_openai_traits(model)
     if traits is None:
@@ -34,7 +34,7 @@ def find_chat_model_changes(fields: Mapping[str, Any], model: str) -> tuple[Opti
     return (*changes, *_find_cache_changes(traits, fields, model))
 
 
-def find_responses_model_changes(fields: Mapping[str, Any], model: str) -> tuple[OptionChange, ...]:
+def find_responses_model_changes(fields: Mapping[str, Any], model: str, _version: str = "") -> tuple[OptionChange, ...]:
     """Find the changes that ``model`` needs in the decoded options of a Responses request."""
     traits = get_openai_traits(model)
     if traits is None:

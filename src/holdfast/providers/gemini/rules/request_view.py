@@ -126,6 +126,7 @@ def build_gemini_view(envelope: RequestView) -> GeminiView:
         envelope.body_bytes,
         envelope.betas,
         envelope.model,
+        envelope.version,
         envelope.get_list("contents"),
         [],
         [],

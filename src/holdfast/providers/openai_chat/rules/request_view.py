@@ -33,6 +33,7 @@ def build_chat_view(envelope: RequestView) -> ChatView:
         envelope.body_bytes,
         envelope.betas,
         envelope.model,
+        envelope.version,
         envelope.get_list("messages"),
         [],
         [],

@@ -86,6 +86,7 @@ def build_responses_view(envelope: RequestView) -> ResponsesView:
         envelope.body_bytes,
         envelope.betas,
         envelope.model,
+        envelope.version,
         envelope.get_list("input"),
         [],
         {},

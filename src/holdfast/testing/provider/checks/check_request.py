@@ -31,6 +31,7 @@ def check_request_rules(request: ProviderRequest, server: ServerDialect | None =
         request.api,
         betas=request.betas,
         model=request.model,
+        version=request.version,
         rules=_list_api_rules(request.api, server.missing_rules if server is not None else frozenset()),
     )
     return make_rule_refusal(request.api, findings, request.body)

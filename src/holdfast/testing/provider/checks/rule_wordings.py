@@ -43,6 +43,10 @@ RULE_WORDINGS: dict[str, str] = {
         " header"
     ),
     "anthropic.media-type": "{path}: Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'",
+    "anthropic.deferred-cache": "Tools with defer_loading cannot use prompt caching",
+    "anthropic.deferred-all": "At least one tool must have defer_loading=false",
+    "anthropic.forced-tool": 'tool_choice: type "tool" and "any" are not supported for this model',
+    "anthropic.model-sampling": "`{path}` is deprecated for this model.",
     "anthropic.edit-order": "clear_thinking_20251015 must be the first edit",
     "anthropic.edit-trigger": "{path}: trigger.value must be at least 50000",
     "anthropic.compaction-first": "compaction block is not the first block of the conversation",
