@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import FormatError
 from holdfast.formats.base import Recording, build_state_at_leaf, get_branch_entries, make_recording
 from holdfast.formats.common.lines import decode_raw_fields
+from holdfast.formats.common.missing_results import add_missing_results
 from holdfast.formats.losses import (
     count_lossy_parts,
     describe_losses,
@@ -39,6 +40,8 @@ from holdfast.providers.requests.request_body import build_system_field, encode_
 from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
 
+RECORDING_TOOLS = frozenset({"claude-code", "codex", "gemini-cli", "opencode", "pi"})
+"""Formats of the tools that record sessions."""
 DEFAULT_MAX_TOKENS = 4_096
 """``max_tokens`` of an exported Messages API body whose log names none: the API refuses a body without it.
 
@@ -72,7 +75,11 @@ def export_with_loss_notes(recording: Recording, format_: str) -> ExportResult:
         return export_request(recording, format_)
     if format_ not in SESSION_FORMATS:
         raise FormatError(f"there is no format {format_!r} to write; there are {', '.join(EXPORT_FORMATS)}")
-    return ExportResult(SESSION_FORMATS[format_].write(recording), describe_losses(recording, format_))
+    # A tool knows what to do about calls that it recorded itself; its lines are written as they are.
+    is_own = bool(recording.format) and format_.startswith(recording.format)
+    is_of_another_tool = not is_own and recording.format in RECORDING_TOOLS
+    written = recording if is_own else add_missing_results(recording, includes_recorded=is_of_another_tool)
+    return ExportResult(SESSION_FORMATS[format_].write(written), describe_losses(recording, format_))
 
 
 def export_request(recording: Recording, api: str) -> ExportResult:
