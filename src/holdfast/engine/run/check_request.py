@@ -40,11 +40,13 @@ _MODEL_OPTION_RULES = frozenset(
     for rule in ("model-sampling", "model-effort", "model-tools", "cache-retention")
 )
 """Rules about options that not every model of OpenAI's takes."""
+_GEMINI_OPTION_RULES = frozenset({"gemini.server-side-tools", "gemini.thinking-level"})
+"""The same of Gemini's models; Vertex does not know the flag that the first of them asks for."""
 # The tools are the client's too, and servers that speak an API take more than the API itself. Writing them anew would
 # also break the cached prefix of a session that works.
 _CLIENT_TOOL_RULES = frozenset(f"{api}.tool-schema" for api in API_SPECS)
 """Rules about the schemas of tools."""
-_UNCHECKED_RULES = _HEADER_RULES | _MODEL_OPTION_RULES | _CLIENT_TOOL_RULES
+_UNCHECKED_RULES = _HEADER_RULES | _MODEL_OPTION_RULES | _GEMINI_OPTION_RULES | _CLIENT_TOOL_RULES
 """Rules that do not stop a request here."""
 
 # A change that only leaves out what the model refuses, or puts it where it belongs, serves the client better than an

@@ -26,6 +26,7 @@ from holdfast.providers.common.content_kinds import (
 )
 from holdfast.providers.gemini import messages, models, options
 from holdfast.providers.gemini.errors import ERROR_FORMAT
+from holdfast.providers.gemini.model_changes import find_model_changes
 from holdfast.providers.gemini.tool_schemas import TOOL_SCHEMAS
 
 _OPTIONS = OptionFormat(
@@ -35,6 +36,7 @@ _OPTIONS = OptionFormat(
     options.is_own_tool_choice,
     tool_choice_fields=("toolConfig", "tool_config"),
     stored_history_fields=("cachedContent", "cached_content"),
+    find_model_changes=find_model_changes,
 )
 _ENDPOINTS = Endpoints(
     provider="gemini",

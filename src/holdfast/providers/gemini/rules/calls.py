@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from holdfast.messages.text.counts import format_count
-from holdfast.providers.gemini.rules.request_view import ContentView, GeminiView, PartView, parse_gemini_version
+from holdfast.providers.gemini.model_changes import parse_gemini_version
+from holdfast.providers.gemini.rules.request_view import ContentView, GeminiView, PartView
 from holdfast.providers.rules.options import is_gemini_function_name
 from holdfast.providers.rules.rule import (
     GEMINI_DOCS,

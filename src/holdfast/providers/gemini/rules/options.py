@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.providers.gemini.field_spellings import get_spelled_field
-from holdfast.providers.gemini.rules.request_view import GeminiView, parse_gemini_version
+from holdfast.providers.gemini.model_changes import parse_gemini_version
+from holdfast.providers.gemini.rules.request_view import GeminiView
 from holdfast.providers.gemini.tool_schemas import TOOL_SCHEMAS
 from holdfast.providers.rules.options import (
     check_foreign_fields,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,8 +36,6 @@ _METADATA_FIELDS = (
     "audioMetadata",
 )
 """The other fields of a part in the types of the official SDK 3.4."""
-_MODEL_VERSION = re.compile(r"gemini-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
-"""Matches ``gemini-2.5-pro``, ``models/gemini-3.1-pro-preview``, ``google/gemini-3-flash``."""
 
 
 def _map_spellings(names: tuple[str, ...]) -> dict[str, str]:
@@ -172,11 +169,3 @@ def _build_part_view(part: Mapping[str, Any], content_index: int, index: int) ->
         index,
         spelling,
     )
-
-
-def parse_gemini_version(model: str) -> tuple[int, int]:
-    """Return major and minor version of a Gemini model; (0, 0) for a name without a version."""
-    match = _MODEL_VERSION.search(model.lower())
-    if match is None:
-        return 0, 0
-    return int(match[1]), int(match[2] or 0)

@@ -109,6 +109,10 @@ RULE_WORDINGS: dict[str, str] = {
     "gemini.response-place": "Please ensure that function response turn comes immediately after a function call turn.",
     "gemini.response-object": "Invalid value at '{path}' (type.googleapis.com/google.protobuf.Struct), {value!r}",
     "gemini.args-object": "Invalid value at '{path}' (type.googleapis.com/google.protobuf.Struct), {value!r}",
+    "gemini.server-side-tools": (
+        "Please enable tool_config.include_server_side_tool_invocations to use Built-in tools with Function calling."
+    ),
+    "gemini.thinking-level": "Thinking level {value} is not supported for this model.",
     "gemini.tool-schema": "* GenerateContentRequest.{path}: {words}",
     "gemini.signed": (
         "Function call is missing a thought_signature in functionCall parts. This is required for tools to work"
