@@ -28,7 +28,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         requirements=_REQUIREMENTS,
         dialect_changes={"reasoning_fields": ("reasoning",)},
         refused_kinds=("message.reasoning_details",),
-        skipped_rules=frozenset({"images"}),
+        skipped_rules=frozenset({"tool-schema", "images"}),
     )
 
 

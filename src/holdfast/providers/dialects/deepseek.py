@@ -77,7 +77,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
         # Sixteen stop sequences, 600 images (guides), and a role of its own; how many tools is not documented.
-        skipped_rules=frozenset({"tools", "stop", "images", "roles", "parts"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts"}),
     )
 
 

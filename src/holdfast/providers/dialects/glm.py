@@ -44,7 +44,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes={"must_start_with_user": True, "reasoning_fields": ("reasoning_content",)},
-        skipped_rules=frozenset({"stop", "images", "one-limit"}),
+        skipped_rules=frozenset({"tool-schema", "stop", "images", "one-limit"}),
     )
 
 

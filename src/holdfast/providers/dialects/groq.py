@@ -73,7 +73,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning",)},
         refused_kinds=("message.name", "message.function_call", "message.reasoning_details"),
-        skipped_rules=frozenset({"images"}),
+        skipped_rules=frozenset({"tool-schema", "images"}),
     )
 
 

@@ -91,7 +91,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "reasoning_fields": ("reasoning_content",),
             "reasoning_scope": "calls" if can_think else "",
         },
-        skipped_rules=frozenset({"tools", "stop", "images"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 
 

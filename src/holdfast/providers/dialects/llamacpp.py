@@ -48,7 +48,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             ),
         ),
         dialect_changes={"merges_same_role": True},
-        skipped_rules=frozenset({"tools", "stop", "images", "roles"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles"}),
     )
 
 

@@ -27,7 +27,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
                 source=_DOCS,
             ),
         ),
-        skipped_rules=frozenset({"tools", "stop", "images"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 
 

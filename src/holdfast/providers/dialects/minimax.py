@@ -78,7 +78,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
-        skipped_rules=frozenset({"tools", "stop", "images"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 
 

@@ -115,7 +115,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         ),
         accepted_kinds=("thinking",),
         # Its limits on tools and stop sequences are not those of OpenAI, and are not known.
-        skipped_rules=frozenset({"tools", "stop", "images", "parts", "unknown-part"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "parts", "unknown-part"}),
     )
 
 

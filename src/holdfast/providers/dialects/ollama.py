@@ -38,7 +38,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             NoNullContent(source=f"{_SOURCE}: 'invalid message content type: <nil>'"),
         ),
         dialect_changes={"reasoning_fields": ("reasoning",), "arguments_are_objects": True, "allows_media_urls": False},
-        skipped_rules=frozenset({"tools", "stop", "images"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 
 

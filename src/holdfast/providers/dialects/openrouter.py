@@ -61,7 +61,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
     return ProviderRules(
         requirements=_REQUIREMENTS,
         # Which limits hold depends on the provider that OpenRouter chooses.
-        skipped_rules=frozenset({"tools", "stop", "images", "sampling"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "sampling"}),
     )
 
 

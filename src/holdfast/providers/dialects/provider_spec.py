@@ -29,7 +29,10 @@ class ProviderRules(Struct, frozen=True):
     keeps_size_limits: bool = False
     """Whether the limits of the API's own provider on images and bytes hold here too; if not, none are assumed."""
     skipped_rules: frozenset[str] = frozenset()
-    """Rules of the API that the provider does not have, named without the API (``tools`` for ``openai-chat.tools``)."""
+    """Rules of the API that the provider does not have, named without the API (``tools`` for ``openai-chat.tools``).
+
+    A server of its own has ``tool-schema`` among them, whose limits are those of the provider of the API.
+    """
 
 
 class ProviderSpec(Struct, frozen=True):

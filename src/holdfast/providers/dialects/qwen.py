@@ -62,7 +62,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning_content",)},
-        skipped_rules=frozenset({"tools", "stop", "images", "sampling", "roles"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "sampling", "roles"}),
     )
 
 

@@ -55,7 +55,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             KnownChosenTool(source=_SOURCE),
         ),
         dialect_changes={"reasoning_fields": ("reasoning_content",)},
-        skipped_rules=frozenset({"tools", "stop", "images", "roles", "parts", "unknown-part"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "unknown-part"}),
     )
 
 

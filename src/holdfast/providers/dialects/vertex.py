@@ -87,7 +87,12 @@ def _build_messages_rules(_model: str) -> ProviderRules:
 
 
 def _build_gemini_rules(_model: str) -> ProviderRules:
-    return ProviderRules(requirements=_GEMINI_REQUIREMENTS, keeps_size_limits=True)
+    return ProviderRules(
+        requirements=_GEMINI_REQUIREMENTS,
+        keeps_size_limits=True,
+        # The flag that lets both kinds of tools stand together is not known here.
+        skipped_rules=frozenset({"server-side-tools", "server-side-mode"}),
+    )
 
 
 VERTEX = ProviderSpec(

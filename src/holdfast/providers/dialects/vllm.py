@@ -16,7 +16,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             FieldNeedsField(field="top_logprobs", needs="logprobs", source=_SOURCE),
         ),
         # Any text is a role, and nothing but memory limits tools, stop sequences and images.
-        skipped_rules=frozenset({"tools", "stop", "images", "roles", "parts", "unknown-part"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "unknown-part"}),
     )
 
 

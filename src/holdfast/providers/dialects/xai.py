@@ -59,7 +59,9 @@ def _build_chat_rules(model: str) -> ProviderRules:
                 "NativeTavern#83, 2026-09-15",
             )
         )
-    return ProviderRules(requirements=tuple(requirements), skipped_rules=frozenset({"tools", "stop", "images"}))
+    return ProviderRules(
+        requirements=tuple(requirements), skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"})
+    )
 
 
 def _build_responses_rules(model: str) -> ProviderRules:

@@ -46,7 +46,8 @@ _ENDPOINTS = Endpoints(
     sdk_base="/v1beta/models/",
     count_wrapper_field="generateContentRequest",
     captured_path=r"models/([^/:]+):\w+",
-    relayed_path=r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)",  # ``projects/`` is Vertex, another host
+    # ``projects/`` is Vertex, another host. The Interactions API also has the version that others call their own.
+    relayed_path=r"(?:/upload)?/v1(?:alpha|beta)/(?!projects/)|/v1/interactions(?:/|\Z)",
     client_headers=frozenset({"x-goog-api-key"}),
 )
 _SIGNS = BodySigns(
