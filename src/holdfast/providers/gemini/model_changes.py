@@ -98,7 +98,7 @@ def find_accepted_level(model: str, level: object) -> str | None:
     return level
 
 
-def find_model_changes(fields: Mapping[str, Any], model: str) -> tuple[OptionChange, ...]:
+def find_model_changes(fields: Mapping[str, Any], model: str, _version: str = "") -> tuple[OptionChange, ...]:
     """Find the changes that ``model`` needs in the decoded options of a request."""
     return (
         *_find_tool_flag_change(fields, model),
