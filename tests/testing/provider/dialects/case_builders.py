@@ -69,3 +69,8 @@ def image(url=PNG):
 def chat(model, *messages, **fields):
     """Return a body of Chat Completions; without messages it has one of the user."""
     return {"model": model, "messages": list(messages or [user()]), **fields}
+
+
+def messages_body(*messages, **fields):
+    """Return a body of the Messages API without a model; without messages it has one of the user."""
+    return {"max_tokens": 100, "messages": list(messages or [user()]), **fields}

@@ -275,6 +275,68 @@ OVERFLOW_WORDINGS: Mapping[str, OverflowWording] = {
         "tokens_limit_reached",
         "Request body too large for {model} model. Max size: {limit} tokens.",
     ),
+    # mangowhoiscloud/geode#668, 2026-04-05.
+    "glm": OverflowWording(400, "1261", "Prompt exceeds max length"),
+    # agentscope-ai/QwenPaw#6255, 2026-07-19: the limit, never the size.
+    "qwen": OverflowWording(
+        400,
+        "invalid_parameter_error",
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, {limit}]",
+    ),
+    # MiniMax-AI/MiniMax-M2#119, 2026-05-04. Every other bad parameter is a 2013 too.
+    "minimax": OverflowWording(400, "bad_request_error", "invalid params, context window exceeds limit (2013)"),
+    # UKGovernmentBEIS/inspect_ai#5208, 2026-09: the budget is below the window that is advertised.
+    "xai-budget": OverflowWording(
+        400,
+        "invalid-argument",
+        "Failed to start sampling: [input_too_large] Current message ({tokens} tokens) exceeds budget ({limit} tokens)",
+    ),
+    # cline/cline#5140; anomalyco/opencode#1551.
+    "cerebras": OverflowWording(
+        400,
+        "context_length_exceeded",
+        "Please reduce the length of the messages or completion. Current length is {tokens} while limit is {limit}",
+    ),
+    # OpenRouter's own wording for an endpoint that is too small.
+    "openrouter-context": OverflowWording(
+        400,
+        "",
+        "This endpoint's maximum context length is {limit} tokens. However, you requested about {total} tokens"
+        " ({tokens} of text input, {output} in the output). Please reduce the length of either one, or use the"
+        ' "middle-out" transform to compress your prompt automatically.',
+    ),
+    "bedrock-short": OverflowWording(400, "ValidationException", "Input is too long for requested model.", "flat"),
+    # vllm 0.33.0, renderers/params.py: only the prompt counts.
+    "vllm-prompt": OverflowWording(
+        400,
+        "BadRequestError",
+        "This model's maximum context length is {limit} tokens. However, your prompt contains {tokens} input tokens,"
+        " which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+        " (parameter=input_tokens, value={tokens})",
+    ),
+    # sglang 0.5.23: the requested output counts.
+    "sglang-total": OverflowWording(
+        400,
+        "BadRequestError",
+        "Requested token count exceeds the model's maximum context length of {limit} tokens. You requested a total of"
+        " {total} tokens: {tokens} tokens from the input messages and {output} tokens for the completion. Please reduce"
+        " the number of tokens in the input messages or the completion to fit within the limit.",
+        "vllm",
+    ),
+    # ollama at fb30760, 2026-08-21, with truncate: false and shift: false.
+    "ollama-context": OverflowWording(
+        400,
+        "invalid_request_error",
+        "the prompt is longer than the context length currently available to the model; shorten the prompt, adjust the"
+        " context length in settings, or use a model with a longer context length",
+    ),
+    # Gitlawb/openclaude#353, 2026-04-04; tinyhumansai/openhuman#3550, 2026-06.
+    "lmstudio": OverflowWording(
+        400,
+        "",
+        "The number of tokens to keep from the initial prompt is greater than the context length (n_keep: {tokens}>="
+        " n_ctx: {limit}). Try to load the model with a larger context length, or provide a shorter input.",
+    ),
     "nginx": OverflowWording(413, "", "413 Request Entity Too Large", "html"),
 }
 """All wordings by their names."""
