@@ -164,4 +164,5 @@ BEDROCK = ServerDialect(
     encode_error=_encode_error,
     overflow="bedrock-short",
     needs_model=False,
+    base_paths=("/anthropic/v1",),
 )

@@ -101,4 +101,5 @@ GLM = ServerDialect(
     # dev.to/aihubmix/glm-53-api-guide, 2026-08-14, which tells the range and the code.
     word_max_output=_word_max_output,
     answers=AnswerForm(is_glm_thinking),
+    base_paths=("/api/paas/v4", "/api/coding/paas/v4"),
 )

@@ -274,4 +274,5 @@ KIMI = ServerDialect(
     encode_error=_encode_error,
     overflow="moonshot",
     answers=AnswerForm(is_kimi_thinking, make_call_id=_make_call_id, adapt_usage=_adapt_usage),
+    base_paths=("/coding/v1",),
 )

@@ -107,4 +107,5 @@ QWEN = ServerDialect(
     # are only told by gateways, so there is one only if the settings have it.
     word_max_output=_word_max_output,
     answers=AnswerForm(is_qwen_thinking),
+    base_paths=("/compatible-mode/v1",),
 )

@@ -39,6 +39,8 @@ from holdfast.testing.provider.calls import (
     ProviderReply,
     RefusalReply,
 )
+from holdfast.testing.provider.dialects.registry import SERVERS, find_server
+from holdfast.testing.provider.dialects.server_dialect import ServedModel, ServerDialect, ServerEndpoint
 from holdfast.testing.provider.faults.fault_injection import answer_with_faults, is_status_fault, is_stream_requested
 from holdfast.testing.provider.faults.fault_replies import make_fault_refusal
 from holdfast.testing.provider.faults.faults import Fault, complete_fault, find_due_fault
@@ -117,17 +119,56 @@ class _ProviderApp:
     def routes(self) -> list[Route]:
         """Return the routes of all four APIs."""
         all_routes = [Route("/", self._handle_root, methods=["GET", "HEAD"])]
-        for base in ("/v1", ""):
+        server = find_server(self._provider.settings.server)
+        all_routes += self._list_server_routes(server)
+        for base in ("/v1", *_SERVER_BASES, ""):
             for path, (api, endpoint) in _ROUTES.items():
                 all_routes.append(Route(f"{base}{path}", self._make_endpoint(api, endpoint), methods=["POST"]))
             # Codex asks for a WebSocket at this address first.
             all_routes.append(Route(f"{base}/responses", self._refuse_websocket, methods=["GET"]))
         # Names of models may contain slashes, hence the path converter.
-        for base in ("/v1beta", "/v1", ""):
+        for base in ("/v1beta", "/v1", *_SERVER_BASES, ""):
             all_routes.append(Route(f"{base}/models/{{name:path}}", self._handle_gemini, methods=["POST"]))
             all_routes.append(Route(f"{base}/models/{{name:path}}", self._get_model, methods=["GET"]))
             all_routes.append(Route(f"{base}/models", self._list_models, methods=["GET"]))
         return all_routes
+
+    def _list_server_routes(self, server: ServerDialect | None) -> list[Route]:
+        """Return the routes that only the server has: its own endpoints, and those of clouds with the model in them."""
+        if server is None:
+            return []
+        server_routes = []
+        for endpoint in server.endpoints:
+            server_routes.append(
+                Route(endpoint.path, self._make_server_endpoint(endpoint), methods=list(endpoint.methods))
+            )
+        if server.list_models is not None:
+            models_endpoint = ServerEndpoint("/models", server.list_models)
+            for base in ("/v1", *server.base_paths, ""):
+                server_routes.append(
+                    Route(f"{base}/models", self._make_server_endpoint(models_endpoint), methods=["GET"])
+                )
+        if server.name == "bedrock":
+            server_routes.append(Route("/model/{name:path}/{method}", self._handle_bedrock, methods=["POST"]))
+        if server.name == "vertex":
+            server_routes.append(
+                Route("/{place:path}/publishers/{vendor}/models/{name:path}", self._handle_vertex, methods=["POST"])
+            )
+        return server_routes
+
+    def _make_server_endpoint(self, endpoint: ServerEndpoint) -> Callable[[Request], Awaitable[Response]]:
+        async def handle_request(request: Request) -> Response:
+            names = self._provider.settings.models or (self._get_default_model(),)
+            settings = self._provider.settings
+            max_output = settings.max_output or DEFAULT_MAX_OUTPUT
+            models = [ServedModel(name, settings.window, max_output) for name in names]
+            return self._respond_json(request, 200, endpoint.make_document(models))
+
+        return handle_request
+
+    def _get_default_model(self) -> str:
+        server = find_server(self._provider.settings.server)
+        return server.default_model if server is not None else DEFAULT_MODELS[0]
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -147,6 +188,26 @@ class _ProviderApp:
         call = self._make_call("gemini", endpoint)
         call = msgspec.structs.replace(call, model=model, stream=is_stream, as_json_array=is_array)
         return await self._handle_call(request, call)
+
+    async def _handle_bedrock(self, request: Request) -> Response:
+        """Answer ``model/NAME/invoke``; the stream of Bedrock, in frames of its own, is not modelled."""
+        if request.path_params["method"] != "invoke":
+            raise HTTPException(404)
+        call = self._make_call("anthropic", "generate")
+        model = request.path_params["name"]
+        return await self._handle_call(request, msgspec.structs.replace(call, model=model, stream=False))
+
+    async def _handle_vertex(self, request: Request) -> Response:
+        """Answer ``publishers/anthropic/models/NAME:rawPredict`` and its stream; Google's models as Gemini."""
+        if request.path_params["vendor"] != "anthropic":
+            return await self._handle_gemini(request)
+        model, _, method = request.path_params["name"].rpartition(":")
+        if method not in ("rawPredict", "streamRawPredict"):
+            raise HTTPException(404)
+        is_count = model == "count-tokens"
+        call = self._make_call("anthropic", "count" if is_count else "generate")
+        is_stream = method == "streamRawPredict"
+        return await self._handle_call(request, msgspec.structs.replace(call, model=model, stream=is_stream))
 
     def _make_call(self, api: str, endpoint: Endpoint) -> ApiCall:
         """Create a call with the next request id, and with the fault that is due."""
@@ -308,6 +369,8 @@ class _ProviderApp:
         return StepResponse(plan_server_steps(response))
 
 
+_SERVER_BASES = tuple(sorted({base for server in SERVERS.values() for base in server.base_paths}))
+"""What base URLs of servers have in place of ``/v1``; served always, so that a client keeps its path."""
 _ROUTES: Mapping[str, tuple[str, Endpoint]] = {
     "/messages": ("anthropic", "generate"),
     "/messages/count_tokens": ("anthropic", "count"),
