@@ -110,9 +110,9 @@ def provider_command(
     """Serve a strict test provider that refuses what real ones refuse, in their words, and costs nothing.
 
     It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini, with streaming, token counting,
-    prompt cache, compaction and signed thinking, on this machine only. It accepts any key. Without a script it answers
-    "ok 1", "ok 2", and so on, and makes the call that a line "call NAME {json}" in a user message asks for. Stop it
-    with ^C.
+    prompt cache, compaction and signed thinking, on this machine only. It accepts any key. With --server it is one of
+    the servers that only resemble an API. Without a script it answers "ok 1", "ok 2", and so on, and makes the call
+    that a line "call NAME {json}" in a user message asks for. Stop it with ^C.
     """
     from holdfast.testing.provider.provider import Provider
 

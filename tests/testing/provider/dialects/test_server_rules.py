@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,13 @@ def test_server_refuses_the_refused_request_of_a_rule(rule):
     # The words are also in the body that a client gets, whatever its form.
     text = json.dumps(json.loads(reply.body), ensure_ascii=False)
     assert json.dumps(case.words, ensure_ascii=False)[1:-1] in text.replace('\\\\"', '\\"') or case.words in text
+
+
+def test_page_lists_every_server():
+    """The table of the page about the strict provider has each server by its name and title."""
+    page = (Path(__file__).parents[4] / "docs/provider.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", page.partition("## Settings")[0], re.MULTILINE)
+    assert listed == [(server.name, server.title) for server in SERVERS.values()]
 
 
 def test_settings_refuse_a_server_that_is_not_known():
