@@ -16,11 +16,17 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.messages.equality import MESSAGE_FIELD_PREFIX, is_message_field
-from holdfast.messages.message import Message, format_part_placeholder
+from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.references import encode_call_arguments
+from holdfast.normalize.media_bytes import (
+    MEDIA_BYTES_RULE,
+    correct_media,
+    explain_media_correction,
+    rewrite_result_raw,
+)
 from holdfast.normalize.returned_reasoning import REASONING_RULE, move_reasoning_field
-from holdfast.normalize.tracked_messages import TrackedMessage
+from holdfast.normalize.tracked_messages import EditReason, TrackedMessage
 from holdfast.state.dialect import Dialect
 
 # Fields of a message beside its content that count as content: an answer may consist of one of them.
@@ -59,9 +65,22 @@ def _clean_tracked_message(item: TrackedMessage, dialect: Dialect, *, may_be_pre
             continue
         is_moved_reasoning = type(part) is Thinking and clean is not None
         rules.add(REASONING_RULE if is_moved_reasoning else _RULE_BY_PART_TYPE[type(part)])
+    reasons = _explain_media_corrections(item.message, dialect)
+    if reasons:
+        rules -= _MEDIA_RULES
     why = f"{dialect.provider or dialect.api} does not accept these parts in this form"
-    reasons = [(rule, why) for rule in sorted(rules) or ["role"]]
+    if not reasons or rules:
+        reasons += [(rule, why) for rule in sorted(rules) or ["role"]]
     return replace(item, message=message, reasons=(*item.reasons, *reasons))
+
+
+def _explain_media_corrections(message: Message, dialect: Dialect) -> list[EditReason]:
+    reasons: list[EditReason] = []
+    for media in collect_media_in_messages(message):
+        why = explain_media_correction(media, dialect)
+        if why:
+            reasons.append((MEDIA_BYTES_RULE, why))
+    return reasons
 
 
 def has_nonblank_content(message: Message) -> bool:
@@ -303,9 +322,10 @@ def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinkin
     return move_reasoning_field(part, dialect)
 
 
-def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Part:
-    if can_role_hold_media(part, dialect, role):
-        return part
+def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Media | Text:
+    corrected = correct_media(part, dialect)
+    if isinstance(corrected, Text) or can_role_hold_media(corrected, dialect, role):
+        return corrected
     placeholder = format_part_placeholder(part)
     if part.form == "url" and not _can_fetch_url(part.source, dialect):
         # The model may have a tool that can fetch it.
@@ -438,7 +458,7 @@ def _clean_result_part(result: ToolResult, dialect: Dialect, role: str) -> ToolR
         return result
     # Without its raw bytes an empty result is encoded as an empty text, which the API takes.
     remaining_content = tuple(part for part in clean_content if part is not None)
-    return replace(result, content=remaining_content, raw=None)
+    return replace(result, content=remaining_content, raw=rewrite_result_raw(result, clean_content))
 
 
 def _clean_result_content(
@@ -455,9 +475,7 @@ def _clean_result_content(
 
     is_text_only = not dialect.allows_media_in_results or (result.is_error and not dialect.allows_media_in_errors)
     if isinstance(part, Media):
-        if is_text_only or not can_role_hold_media(part, dialect, "tool"):
-            return Text(format_part_placeholder(part))
-        return part
+        return Text(format_part_placeholder(part)) if is_text_only else _clean_media_part(part, dialect, "tool")
     may_hold_kind = not is_text_only and part.kind not in dialect.refused_result_kinds
     if may_hold_kind and _is_opaque_accepted(part, dialect, "tool"):
         return part
@@ -483,7 +501,8 @@ _RULE_BY_PART_TYPE: dict[type, str] = {
     ToolCall: "call",
     ToolResult: "result",
 }
-CLEANING_RULES = frozenset({"role", REASONING_RULE, *_RULE_BY_PART_TYPE.values()})
+_MEDIA_RULES = frozenset({_RULE_BY_PART_TYPE[Media], _RULE_BY_PART_TYPE[ToolResult]})
+CLEANING_RULES = frozenset({"role", MEDIA_BYTES_RULE, REASONING_RULE, *_RULE_BY_PART_TYPE.values()})
 """Rules of the edits that clean a message by itself, whatever stands around it."""
 
 

@@ -89,6 +89,14 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
         "text/plain",
     )
     """MIME types that may be sent, by users and in results only; empty means any."""
+    image_types: tuple[str, ...] = ()
+    """Types that the bytes of an inline image may have, where ``media_types`` says nothing; empty means any."""
+    tells_media_from_bytes: bool = False
+    """The server looks at the bytes of media alone, so a wrong declared type does no harm and is left as it is."""
+    needs_registered_image_types: bool = True
+    """An image's type must have its registered name: ``image/jpg`` is refused where ``image/jpeg`` is taken."""
+    takes_url_base64: bool = False
+    """Base64 may have the URL-safe alphabet, and no padding."""
     allows_media_urls: bool = True
     """A medium may be an address in place of its bytes; if not, only one that begins as the next field says."""
     media_url_beginnings: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ POLICY = Policy().with_settings(media={"max_count": 6, "max_bytes": 6_000})
 
 
 def build_picture(size=300, name=""):
-    return Media("image", "image/png", size, name, "A" * (size * 4 // 3))
+    return Media("image", "image/png", size, name, "A" * (size * 4 // 3 // 4 * 4))
 
 
 def build_screenshot(width, height=10):

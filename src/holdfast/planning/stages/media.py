@@ -17,6 +17,7 @@ from holdfast.messages.message import Message, collect_media_in_parts, format_pa
 from holdfast.messages.parts import Media, Part
 from holdfast.messages.size.image_size import is_oversized_image
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
+from holdfast.normalize.media_bytes import MEDIA_BYTES_RULE, explain_media_correction
 from holdfast.normalize.media_limit import BODY_SIZE_SAFETY_FACTOR, estimate_part_bytes
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.shown_messages import sum_shown_messages
@@ -145,6 +146,7 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
 
     Media that an undo restored do not count for the policy's limits, only for those of the API.
     """
+    builder = _report_media_corrections(builder)
     builder = _drop_oversized_images(builder)
     state = builder.state
     limits = compute_media_limits(builder)
@@ -216,6 +218,22 @@ def _build_limit_edits(
 def _is_restored(builder: PlanBuilder, media: ShownMedia) -> bool:
     """Return whether an undo brought these media back."""
     return is_protected_part(builder.state, media.message_index, media.part_index)
+
+
+def _report_media_corrections(builder: PlanBuilder) -> PlanBuilder:
+    """Add a notice for each new medium that normalization will correct, or replace by a line, for what its bytes are.
+
+    The change itself is not recorded: it depends on the part alone, so that every request makes it in the same way.
+    """
+    dialect = builder.target.dialect
+    if dialect.keeps_client_content:
+        return builder
+    for shown_media in _find_shown_media(builder, builder.state.last_request.seen_count):
+        for media in collect_media_in_parts(shown_media.part):
+            why = explain_media_correction(media, dialect)
+            if why:
+                builder = builder.add_notice(MEDIA_BYTES_RULE, f"{why} (message {shown_media.message_index + 1})")
+    return builder
 
 
 def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:

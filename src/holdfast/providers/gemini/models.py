@@ -11,6 +11,9 @@ from holdfast.state.dialect import Dialect
 
 _GEMINI_OPAQUE_FIELDS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
 """Payload fields that Holdfast keeps uninterpreted; parts with others are refused."""
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "image/gif")
+"""Images that Gemini takes: the first five as its error lists them (gemini-ai#3, 2023-12). GIF is on some pages and not
+on others; BMP is on none of the older ones and was refused (gemini-cli#14838, 2025-12), as was TIFF (js-genai#862)."""
 _GEMINI_DIALECT = Dialect(
     API_NAME,
     must_start_with_user=False,
@@ -28,6 +31,8 @@ _GEMINI_DIALECT = Dialect(
     name_pattern=r"[A-Za-z_][A-Za-z0-9_.:-]*",
     name_max=128,
     media_types=(),
+    image_types=IMAGE_TYPES,
+    takes_url_base64=True,
     allows_media_from_model=True,
     allows_media_in_errors=True,
     allowed_kinds_by_role=dict.fromkeys(("user", "assistant", "tool"), _GEMINI_OPAQUE_FIELDS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
+from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES
 from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_chat.messages import API_NAME
 from holdfast.state.dialect import Dialect
@@ -36,6 +37,8 @@ OPENAI_CHAT_DIALECT = replace(
     allows_empty_text=True,
     allows_blank_text=True,
     allows_thinking_in_any_role=True,
+    image_types=COMMON_IMAGE_TYPES,
+    needs_registered_image_types=False,
     max_images=500,
     max_bytes=50_000_000,
 )

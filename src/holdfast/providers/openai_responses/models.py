@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES
 from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_responses.items import API_NAME
 from holdfast.state.dialect import Dialect
@@ -34,6 +35,8 @@ _RESPONSES_DIALECT = Dialect(
     # Reasoning and the item after it are one unit: either without the other is a 400.
     binds_reasoning_to_next=True,
     allows_trailing_space=True,
+    image_types=COMMON_IMAGE_TYPES,
+    needs_registered_image_types=False,
     max_images=500,
     max_bytes=50_000_000,
 )

@@ -35,6 +35,7 @@ from holdfast.testing.provider.checks.check_request import (
     filter_visible_blocks,
     make_server_request,
 )
+from holdfast.testing.provider.checks.media_check import check_inline_media
 from holdfast.testing.provider.checks.size_limits import (
     PromptSize,
     check_request_limits,
@@ -184,6 +185,9 @@ class Provider:
             server_refusal = check_server_rules(self.server, make_server_request(request))
             if server_refusal is not None:
                 return JudgedRequest(request.incoming, server_refusal.reply, rule=server_refusal.rule)
+        refusal = check_inline_media(request.api, request.body, self.settings.unreadable_media)
+        if refusal is not None:
+            return JudgedRequest(request.incoming, refusal)
         refusal = check_request_rules(request, self.server)
         return None if refusal is None else JudgedRequest(request.incoming, refusal)
 

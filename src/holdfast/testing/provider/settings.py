@@ -49,6 +49,8 @@ class ProviderSettings(Struct, frozen=True):
     """Tokens of the shortest cached prefix; None follows the model (``cache.get_cache_rules``)."""
     field_faults: tuple[FieldFault, ...] = ()
     """Single fields that this server refuses, wants or caps, beside the rules of its API."""
+    unreadable_media: tuple[str, ...] = ()
+    """Beginnings of the base64 of media that cannot be read although they look fine, as those of a damaged file."""
     models: tuple[str, ...] = ()
     """Names of the models that exist; empty for any name."""
 

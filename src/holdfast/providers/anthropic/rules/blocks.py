@@ -10,6 +10,7 @@ from holdfast.messages.text.counts import format_count
 from holdfast.providers.anthropic.models import MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
+from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_media_fault
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
     PUBLIC_ERRORS,
@@ -19,9 +20,6 @@ from holdfast.providers.rules.rule import (
     format_json_value,
     get_json_type_name,
 )
-
-_IMAGE_MIME_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-
 
 # -- text --------------------------------------------------------------------------------------------------------------
 
@@ -133,8 +131,8 @@ def _check_media_type(request: AnthropicView) -> Violations:
     for block in request.iter_blocks("image"):
         source = _get_media_source(block)
         mime = source.get("media_type")
-        if source.get("type") == "base64" and mime not in _IMAGE_MIME_TYPES:
-            problem = f"{format_json_value(mime)} is not one of {', '.join(_IMAGE_MIME_TYPES)}; convert the image"
+        if source.get("type") == "base64" and mime not in COMMON_IMAGE_TYPES:
+            problem = f"{format_json_value(mime)} is not one of {', '.join(COMMON_IMAGE_TYPES)}; convert the image"
             yield f"{block.path}.source.media_type", problem
     for block in request.iter_blocks("document"):
         source = _get_media_source(block)
@@ -143,6 +141,19 @@ def _check_media_type(request: AnthropicView) -> Violations:
         if expected_mime is not None and mime != expected_mime:
             problem = f"media_type is {format_json_value(mime)}, but must be {expected_mime!r}"
             yield f"{block.path}.source.media_type", f"{problem}; convert the document"
+
+
+def _check_media_bytes(request: AnthropicView) -> Violations:
+    """The bytes of an image or a PDF are of the declared type, and their base64 is complete."""
+    for block in request.iter_blocks("image", "document"):
+        source = _get_media_source(block)
+        data, mime = source.get("data"), source.get("media_type")
+        # An empty or missing field is named by the rules above.
+        if source.get("type") != "base64" or not isinstance(mime, str) or not isinstance(data, str) or not data:
+            continue
+        fault = explain_media_fault(data, mime, COMMON_IMAGE_TYPES)
+        if fault is not None:
+            yield f"{block.path}.source.data", fault
 
 
 def _check_image_count(request: AnthropicView) -> Violations:
@@ -189,6 +200,7 @@ BLOCK_RULES: tuple[Rule, ...] = (
     Rule("anthropic.final-thinking", _check_final_thinking, "inferred", UNVERIFIED_MEMORY),
     Rule("anthropic.media-source", _check_media_source, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.media-type", _check_media_type, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.media-bytes", _check_media_bytes, "observed", PUBLIC_ERRORS),
     Rule(
         "anthropic.image-count",
         _check_image_count,

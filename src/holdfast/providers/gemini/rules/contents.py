@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.messages.media_bytes import is_unregistered_image_type, normalize_mime_type
+from holdfast.providers.common.media_bytes import explain_media_fault
 from holdfast.providers.gemini.field_spellings import get_spelled_field
+from holdfast.providers.gemini.models import IMAGE_TYPES
 from holdfast.providers.gemini.rules.request_view import (
     PART_FIELD_SPELLINGS,
     PAYLOAD_FIELDS,
@@ -104,6 +110,33 @@ def _check_media(request: GeminiView) -> Violations:
                 yield f"{part_view.payload_path}.{key}", problem
 
 
+def _check_media_bytes(request: GeminiView) -> Violations:
+    """The bytes of inline data are of the declared type, and their base64 is complete."""
+    for path, blob in _iter_inline_data(request):
+        _, mime = get_spelled_field(blob, "mimeType")
+        key, data = get_spelled_field(blob, "data")
+        if not isinstance(mime, str) or not mime or not isinstance(data, str) or not data:
+            continue
+        fault = explain_media_fault(data, mime, IMAGE_TYPES, allows_url_alphabet=True)
+        if fault is not None:
+            yield f"{path}.{key}", fault
+        elif is_unregistered_image_type(mime):
+            yield f"{path}.{key}", f"{mime} is not the registered name; declare {normalize_mime_type(mime)}"
+
+
+def _iter_inline_data(request: GeminiView) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield path and value of all inline data, those in the parts of function responses included."""
+    for part_view in request.iter_parts("inlineData"):
+        if isinstance(part_view.value, dict):
+            yield part_view.payload_path, part_view.value
+    for part_view in request.iter_parts("functionResponse"):
+        parts = part_view.value.get("parts") if isinstance(part_view.value, dict) else None
+        for index, part in enumerate(parts if isinstance(parts, list) else ()):
+            key, blob = get_spelled_field(part, "inlineData") if isinstance(part, dict) else ("", None)
+            if isinstance(blob, dict):
+                yield f"{part_view.payload_path}.parts[{index}].{key}", blob
+
+
 def _check_last_content(request: GeminiView) -> Violations:
     """The last content has the role user."""
     if not request.content_views:
@@ -122,6 +155,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     Rule("gemini.one-data", _check_single_payload, "documented", GEMINI_DOCS),
     Rule("gemini.text-nonempty", _check_empty_text, "recalled", UNVERIFIED_MEMORY),
     Rule("gemini.media", _check_media, "documented", GEMINI_DOCS),
+    Rule("gemini.media-bytes", _check_media_bytes, "observed", PUBLIC_ERRORS),
     Rule("gemini.last-user", _check_last_content, "observed", PUBLIC_ERRORS),
 )
 """The rules about contents and parts."""

@@ -6,9 +6,12 @@ import json
 import re
 from typing import Any
 
+from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_data_url_fault, explain_media_fault
+from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
+    PUBLIC_ERRORS,
     UNVERIFIED_MEMORY,
     Rule,
     Violations,
@@ -150,6 +153,25 @@ def _check_part_fields(request: ChatView) -> Violations:
             )
 
 
+def _check_media_bytes(request: ChatView) -> Violations:
+    """The bytes in a data URL are of the type that it declares, and their base64 is complete."""
+    # Other servers may read more kinds of images than OpenAI.
+    accepted_images = COMMON_IMAGE_TYPES if is_openai_model(request.model.lower()) else ()
+    for at, index, part, _ in request.parts:
+        path = f"$.messages[{at}].content[{index}]"
+        for key, field in (("image_url", "url"), ("file", "file_data")):
+            value = part.get(key) if _get_part_type(part) == key else None
+            url = value.get(field) if isinstance(value, dict) else None
+            fault = explain_data_url_fault(url, accepted_images)
+            if fault is not None:
+                yield f"{path}.{key}.{field}", fault
+        audio = part.get("input_audio") if _get_part_type(part) == "input_audio" else None
+        if isinstance(audio, dict) and isinstance(audio.get("data"), str) and isinstance(audio.get("format"), str):
+            fault = explain_media_fault(audio["data"], f"audio/{audio['format']}")
+            if fault is not None:
+                yield f"{path}.input_audio.data", fault
+
+
 def _check_refusal_alone(request: ChatView) -> Violations:
     """A refusal is the only part of its message."""
     for at, index, part, _ in request.parts:
@@ -180,6 +202,7 @@ CONTENT_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.parts", _check_part_role, "documented", OPENAI_DOCS),
     Rule("openai-chat.unknown-part", _check_known_part_type, "inferred", OPENAI_DOCS),
     Rule("openai-chat.part-fields", _check_part_fields, "documented", OPENAI_DOCS),
+    Rule("openai-chat.media-bytes", _check_media_bytes, "observed", PUBLIC_ERRORS),
     Rule("openai-chat.refusal", _check_refusal_alone, "documented", OPENAI_DOCS),
     Rule("openai-chat.images", _check_image_count, "documented", "guide to images"),
 )

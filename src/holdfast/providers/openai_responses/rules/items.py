@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_data_url_fault
 from holdfast.providers.openai_responses.rules.request_view import CONTENT_FIELD_BY_KIND, ItemView, ResponsesView
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,
@@ -282,6 +283,15 @@ def _check_part_fields(request: ResponsesView) -> Violations:
             )
 
 
+def _check_media_bytes(request: ResponsesView) -> Violations:
+    """The bytes in a data URL are of the type that it declares, and their base64 is complete."""
+    for item, index, part in request.parts:
+        key = {"input_image": "image_url", "input_file": "file_data"}.get(str(_get_part_type(part)))
+        fault = explain_data_url_fault(part.get(key), COMMON_IMAGE_TYPES) if key is not None else None
+        if fault is not None:
+            yield f"{_get_part_path(item, index)}.{key}", fault
+
+
 def _iter_limited_strings(request: ResponsesView) -> Iterator[tuple[str, object, int]]:
     """Yield path, value and limit of each string that has a limit."""
     for kind in ("function_call_output", "custom_tool_call_output"):
@@ -340,6 +350,7 @@ ITEM_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.part-shape", _check_part_shape, "documented", OPENAI_DOCS),
     Rule("openai-responses.parts", _check_part_role, "recalled", UNVERIFIED_MEMORY),
     Rule("openai-responses.part-fields", _check_part_fields, "documented", OPENAI_DOCS),
+    Rule("openai-responses.media-bytes", _check_media_bytes, "observed", PUBLIC_ERRORS),
     Rule("openai-responses.lengths", _check_lengths, "documented", OPENAI_DOCS),
     Rule("openai-responses.images", _check_image_count, "documented", "guide to images"),
 )
