@@ -116,6 +116,9 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     """Whether texts can be stored; if not, every result stays whole."""
     overflow_step: OverflowStep = ""
     """What recovery asks for after an overflow, which may also be a compaction."""
+    refused_media: tuple[str, ...] | None = None
+    """With the step ``media``: the sources of the media that the provider refused, which alone are replaced; empty for
+    the newest of those that it has not taken before. None if it refused no single one."""
     can_summarize: bool = False
     """Whether somebody can write summaries. If so, the plan asks for one (``Plan.summary_request``) where it would
     otherwise make an extract."""

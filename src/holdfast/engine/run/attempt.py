@@ -27,6 +27,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
 from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.refused_media import find_refused_media
 from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.signature_errors import is_signature_error
 from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
@@ -110,6 +111,8 @@ class Attempt:
         self._held_events: list[StreamEvent] = []
         self._reply_reader: ReplyReader | None = None
         self._status: int | None = None
+        self.refused_media: tuple[str, ...] | None = None
+        """Sources of the media that the provider cannot read: none if it names none, None if that is no reason."""
         self._field_lessons: tuple[FieldLesson, ...] = ()
         self._provider_token_count: int | None = None
         """The token count in the provider's error, also where the verdict drops it as impossible."""
@@ -308,7 +311,11 @@ class Attempt:
                 self.outcome = AttemptOutcome.SIGNATURES_REFUSED
             else:
                 self.outcome = AttemptOutcome.REFUSED
-                self._field_lessons = find_field_lessons(report, self.verdict.kind, self._upstream, self._request)
+                self.refused_media = find_refused_media(report, self.verdict.kind, self._request.body)
+                if self.refused_media is not None:
+                    self.verdict = replace(self.verdict, kind="media")
+                else:
+                    self._field_lessons = find_field_lessons(report, self.verdict.kind, self._upstream, self._request)
             self.failure_text = describe_error_report(report, self.verdict)
             self._status = report.status
             return

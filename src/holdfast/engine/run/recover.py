@@ -232,7 +232,10 @@ async def _announce_and_shrink(
 ) -> NextRequest | str:
     compactions = runtime.journal.state.counters.compactions_since_answer
     runtime.emit_event(events.ShrinkStarted(runtime.key, shrink.step, compactions))
-    return await shrink_request(runtime, _halve_byte_limit(template, attempt, shrink), prepared_request, shrink)
+    limited_template = _halve_byte_limit(template, attempt, shrink)
+    return await shrink_request(
+        runtime, limited_template, prepared_request, shrink, refused_media=attempt.refused_media
+    )
 
 
 def _halve_byte_limit(template: RequestTemplate, attempt: Attempt, shrink: Shrink) -> RequestTemplate:
@@ -255,6 +258,8 @@ async def shrink_request(
     template: RequestTemplate,
     prepared_request: PreparedRequest,
     shrink: Shrink,
+    *,
+    refused_media: tuple[str, ...] | None = None,
 ) -> NextRequest | str:
     """Return the request made smaller by the step in ``shrink``, or the outcome that says why it did not get smaller.
 
@@ -268,7 +273,7 @@ async def shrink_request(
         return NextRequest(lowered_template, await decide_next_request(runtime, lowered_template, inputs))
     # Only the step that compacts may wait for a summary; the later ones cut what is there without asking a model.
     can_summarize = inputs.can_summarize and shrink.step == "compact"
-    inputs = replace(inputs, overflow_step=shrink.step, can_summarize=can_summarize)
+    inputs = replace(inputs, overflow_step=shrink.step, can_summarize=can_summarize, refused_media=refused_media)
     smaller_request = await decide_smaller_request(runtime, template, inputs, shrink.step)
     if isinstance(smaller_request, str):
         return smaller_request

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from holdfast.messages.media_bytes import inspect_base64
 from holdfast.messages.message import Message, collect_media_in_parts, format_part_placeholder, replace_media_with_text
 from holdfast.messages.parts import Media, Part
 from holdfast.messages.size.image_size import is_oversized_image
@@ -274,6 +276,8 @@ def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
     over a known limit of the API, only the oldest of them go, as many as it takes.
     """
     state = builder.state
+    if builder.inputs.refused_media is not None:
+        return _drop_refused_media(builder, builder.inputs.refused_media)
     oversized_edits = tuple(_build_oversized_edits(builder, state.view.first_kept))
     if oversized_edits:
         return builder.add_edits(oversized_edits)
@@ -300,6 +304,37 @@ def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
     if not has_media_edits or reduced.upper_estimate > builder.budget.usable:
         return _replace_media(reduced, waiting, why)
     return reduced
+
+
+def _drop_refused_media(builder: PlanBuilder, sources: Sequence[str]) -> PlanBuilder:
+    """Replace the media with these sources, or without any the newest part that the provider has not taken before.
+
+    All other media stay: a server that cannot read one picture can read the others.
+    """
+    wanted = frozenset(sources)
+    all_media = list(_find_shown_media(builder))
+    refused = [shown for shown in all_media if wanted and _find_sources(shown.part, wanted)]
+    if not refused:
+        new_media = [shown for shown in all_media if shown.message_index >= builder.state.last_request.seen_count]
+        refused = new_media[-1:] or all_media[-1:]
+        wanted = frozenset()
+    if not refused:
+        return builder
+    why = "the provider refused this image or document"
+    edits = [_build_placeholder_edit(shown, why, sources=wanted) for shown in refused]
+    numbers = ", ".join(str(shown.message_index + 1) for shown in refused)
+    notice = f"{why} (message {numbers}); a line stands for it. Attach it again in another form if it is needed"
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, notice)
+
+
+def _find_sources(part: Part, sources: AbstractSet[str]) -> list[Media]:
+    """Return the media of a part that were sent with one of ``sources``."""
+    return [media for media in collect_media_in_parts(part) if _is_sent_as(media, sources)]
+
+
+def _is_sent_as(media: Media, sources: AbstractSet[str]) -> bool:
+    # Base64 may have been corrected on its way.
+    return media.source in sources or (media.form == "base64" and inspect_base64(media.source).data in sources)
 
 
 def _replace_media(builder: PlanBuilder, shown_media: Iterable[ShownMedia], why: str) -> PlanBuilder:
@@ -397,15 +432,19 @@ def _measure_media_load(media: Sequence[Media], dialect: Dialect) -> MediaLoad:
     return MediaLoad(len(media), images, media_bytes, large)
 
 
-def _build_placeholder_edit(shown_media: ShownMedia, why: str, max_pixels: int = 0) -> Edit:
+def _build_placeholder_edit(
+    shown_media: ShownMedia, why: str, max_pixels: int = 0, sources: AbstractSet[str] = frozenset()
+) -> Edit:
     """Return the edit that replaces the media of a part by a line each.
 
-    With ``max_pixels`` only images of more pixels are replaced.
+    With ``max_pixels`` only images of more pixels are replaced, with ``sources`` only media sent with one of them.
     """
 
     def get_placeholder(media: Media) -> str:
         """Return the line for one medium; empty if it stays."""
         if max_pixels and not is_oversized_image(media, max_pixels):
+            return ""
+        if sources and not _is_sent_as(media, sources):
             return ""
         return format_part_placeholder(media)
 
