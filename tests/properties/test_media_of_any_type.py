@@ -116,7 +116,7 @@ def test_normalized_media_are_accepted(api):
 @pytest.mark.counts
 @pytest.mark.parametrize("api", API_NAMES)
 def test_accepted_media_are_untouched(api):
-    """untouched: a request that the provider and the validator accept as it is has no media that get corrected."""
+    """A request that the provider and the validator accept as it is has no media that get corrected."""
 
     @settings(max_examples=COUNT)
     @given(media_strategy())
@@ -140,7 +140,7 @@ def test_media_of_the_wrong_type_are_refused_without_normalization(api):
 @pytest.mark.counts
 @pytest.mark.parametrize("api", API_NAMES)
 def test_fix_corrects_media_once(api):
-    """fix-idempotent: the fixed request is valid, and fixing it again changes nothing."""
+    """The fixed request is valid, and fixing it again changes nothing."""
 
     @settings(max_examples=COUNT // 2)
     @given(media_strategy(), media_strategy())
@@ -155,7 +155,7 @@ def test_fix_corrects_media_once(api):
 
 
 def test_corrected_media_keep_their_other_fields():
-    """raw-bytes: only the type is corrected; cache marks and fields that Holdfast does not know stay byte for byte."""
+    """Only the type is corrected; cache marks and fields that Holdfast does not know stay byte for byte."""
     jpeg = b64encode(FILES["image/jpeg"]).decode()
     source = '{"data": "%s", "media_type": "%s", "type": "base64"}'
     image = '{"type": "image", "source": ' + source + ', "cache_control": {"type": "ephemeral"}}'

@@ -59,7 +59,7 @@ def correct_media(media: Media, dialect: Dialect) -> Media | Text:
         return media
     raw = None
     if media.raw is not None and kind == media.kind:
-        raw = _rewrite_raw(media.raw, media, mime, facts.data)
+        raw = rewrite_media_raw(media.raw, media, mime, facts.data)
     return replace(media, kind=kind, mime=mime, source=facts.data, raw=raw)
 
 
@@ -110,7 +110,7 @@ def _format_left_out(media: Media, why: str) -> str:
     return f"[{media.kind or 'file'}{name} left out: declared {media.mime or 'without a type'}, {why}]"
 
 
-def _rewrite_raw(raw: Raw, media: Media, mime: str, data: str) -> Raw | None:
+def rewrite_media_raw(raw: Raw, media: Media, mime: str, data: str) -> Raw | None:
     """Return a part's JSON with another type and other data; None if they cannot be found in it without doubt."""
     old_json = bytes(raw)
     old_data = media.source.encode()

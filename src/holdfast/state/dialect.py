@@ -141,6 +141,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Bytes of a request body. Like ``max_images`` only a documented limit counts: a guess would cost an attachment."""
     max_image_pixels: int = NO_LIMIT
     """Width and height that no image may exceed."""
+    max_image_bytes: int = NO_LIMIT
+    """Characters of base64 that no image may exceed."""
     large_image_pixels: int = NO_LIMIT
     """Width or height over which an image counts as large."""
     max_images_with_large: int = NO_LIMIT

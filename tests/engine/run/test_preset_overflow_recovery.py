@@ -26,7 +26,7 @@ from holdfast.testing.upstream import ScriptedUpstream
 MODEL = "claude-sonnet-4-5"
 PRESETS = ("opencode", "claude-code")
 TOO_LARGE = RefusalReply(400, "invalid_request_error", "prompt is too long")
-PICTURE = Media("image", "image/png", 300_000, "tide.png", "iVBORw0KGgo=" + "A" * 400_000)
+PICTURE = Media("image", "image/png", 300_000, "tide.png", "iVBORw0KGgoA" + "A" * 400_000)
 QUESTION = Message("user", (Text("What does this picture show?"), PICTURE))
 TURNS = [Message.from_text(role, f"{role} {at} " + "kelp " * 900) for at in range(6) for role in ("user", "assistant")]
 SUMMARY = "\n".join(

@@ -1,25 +1,33 @@
 """Media: images and documents over the limits of the API or the policy are replaced by a line each, the oldest first.
 
 Media that the user's newest message shows are not touched before the provider has refused them: the user may be asking
-about them. The exception is an image with more pixels than the API takes, which would be refused whatever stands beside
-it.
+about them. The exception is an image with more pixels or bytes than the API takes, which would be refused whatever
+stands beside it. It is scaled down where Pillow is installed. The smaller image is recorded in the edit, so that every
+later request shows the same bytes, whichever version of Pillow is installed then.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.messages.media_bytes import inspect_base64
 from holdfast.messages.message import Message, collect_media_in_parts, format_part_placeholder, replace_media_with_text
-from holdfast.messages.parts import Media, Part
+from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.messages.size.image_size import is_oversized_image
+from holdfast.messages.size.scale_image import can_scale_images, scale_down_image
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
-from holdfast.normalize.media_bytes import MEDIA_BYTES_RULE, explain_media_correction
+from holdfast.normalize.media_bytes import (
+    MEDIA_BYTES_RULE,
+    explain_media_correction,
+    rewrite_media_raw,
+    rewrite_result_raw,
+)
 from holdfast.normalize.media_limit import BODY_SIZE_SAFETY_FACTOR, estimate_part_bytes
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.shown_messages import sum_shown_messages
@@ -149,7 +157,8 @@ def limit_shown_media(builder: PlanBuilder) -> PlanBuilder:
     Media that an undo restored do not count for the policy's limits, only for those of the API.
     """
     builder = _report_media_corrections(builder)
-    builder = _drop_oversized_images(builder)
+    builder = _reduce_oversized_images(builder)
+    builder = _scale_large_images(builder)
     state = builder.state
     limits = compute_media_limits(builder)
     # The view knows how many media there are, but not of which kind. Most requests are within their limits even if
@@ -238,8 +247,8 @@ def _report_media_corrections(builder: PlanBuilder) -> PlanBuilder:
     return builder
 
 
-def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
-    """Replace the images that have more pixels than the API takes, if this model has not been shown them yet.
+def _reduce_oversized_images(builder: PlanBuilder) -> PlanBuilder:
+    """Reduce the images that have more pixels or bytes than the API takes, if this model has not been shown them yet.
 
     One that the model has seen was taken by its API, and replacing it now would break the cached prefix.
     """
@@ -252,19 +261,109 @@ def _drop_oversized_images(builder: PlanBuilder) -> PlanBuilder:
     edits = tuple(_build_oversized_edits(builder, first))
     if not edits:
         return builder
-    notice = f"{edits[0].why}; replaced {len(edits)} by a line each"
-    return builder.add_edits(edits).add_notice(MEDIA_RULE, notice)
+    return builder.add_edits(edits).add_notice(MEDIA_RULE, _describe_reduction(edits))
+
+
+def _describe_reduction(edits: Sequence[Edit]) -> str:
+    """Return the reason of edits that reduce images, with the number of those scaled and of those replaced."""
+    scaled_count = sum(bool(collect_media_in_parts(*_list_parts(edit))) for edit in edits)
+    outcomes: list[str] = []
+    if scaled_count:
+        outcomes.append(f"scaled {scaled_count} down")
+    if scaled_count < len(edits):
+        outcomes.append(f"replaced {len(edits) - scaled_count} by a line each")
+        if not can_scale_images():
+            outcomes.append("install the extra `images` to have them scaled down")
+    return f"{edits[0].why}; {', '.join(outcomes)}"
+
+
+def _list_parts(edit: Edit) -> list[Part]:
+    return [part for part in edit.replacement if not isinstance(part, Message)]
 
 
 def _build_oversized_edits(builder: PlanBuilder, first: int) -> Iterator[Edit]:
-    """Yield the edits that replace images with too many pixels, in the messages from index ``first`` on."""
-    max_pixels = builder.target.dialect.max_image_pixels
-    if max_pixels >= NO_LIMIT:
+    """Yield the edits that reduce images with too many pixels or bytes, in the messages from index ``first`` on."""
+    dialect = builder.target.dialect
+    max_pixels, max_bytes = dialect.max_image_pixels, dialect.max_image_bytes
+    limits: list[str] = []
+    if max_pixels < NO_LIMIT:
+        limits.append(f"{max_pixels:,} pixels a side")
+    if max_bytes < NO_LIMIT:
+        limits.append(f"{max_bytes:,} bytes of base64")
+    if not limits:
         return
-    why = f"the API accepts no image of more than {max_pixels:,} pixels a side"
+    why = f"the API accepts no image of more than {' or '.join(limits)}"
+
+    def is_oversized(media: Media) -> bool:
+        has_too_many_bytes = media.kind == "image" and media.form == "base64" and len(media.source) > max_bytes
+        return has_too_many_bytes or is_oversized_image(media, max_pixels)
+
     for shown_media in _find_shown_media(builder, first):
-        if any(is_oversized_image(media, max_pixels) for media in collect_media_in_parts(shown_media.part)):
-            yield _build_placeholder_edit(shown_media, why, max_pixels=max_pixels)
+        if any(map(is_oversized, collect_media_in_parts(shown_media.part))):
+            yield _build_scaling_edit(shown_media, why, is_oversized, dialect)
+
+
+def _scale_large_images(builder: PlanBuilder) -> PlanBuilder:
+    """Scale large images down where there are more images than the API takes beside a large one.
+
+    Nothing is replaced by a line here: what cannot be scaled is counted afterwards.
+    """
+    dialect = builder.target.dialect
+    if builder.state.view.media_count <= dialect.max_images_with_large or not can_scale_images():
+        return builder
+    all_media = list(_find_shown_media(builder))
+    if sum(media.load.images for media in all_media) <= dialect.max_images_with_large:
+        return builder
+
+    def is_large(media: Media) -> bool:
+        return is_oversized_image(media, dialect.large_image_pixels)
+
+    why = (
+        f"the API accepts at most {dialect.max_images_with_large} images if one has more than"
+        f" {dialect.large_image_pixels:,} pixels a side"
+    )
+    edits: list[Edit] = []
+    for shown_media in all_media:
+        if shown_media.load.large:
+            edit = _build_scaling_edit(shown_media, why, is_large, dialect)
+            if len(collect_media_in_parts(*_list_parts(edit))) == shown_media.load.attachments:
+                edits.append(edit)
+    if not edits:
+        return builder
+    return builder.add_edits(tuple(edits)).add_notice(MEDIA_RULE, _describe_reduction(edits))
+
+
+def _build_scaling_edit(
+    shown_media: ShownMedia, why: str, is_affected: Callable[[Media], bool], dialect: Dialect
+) -> Edit:
+    """Return the edit that scales the affected images of a part down, or replaces those by a line that cannot be."""
+    max_pixels = min(dialect.max_image_pixels, dialect.large_image_pixels)
+    saves = 0
+    content: list[Text | Media | Opaque] = []
+    part = shown_media.part
+    for inner in part.content if isinstance(part, ToolResult) else (part,):
+        reduced = inner
+        if isinstance(inner, Media) and is_affected(inner):
+            reduced = _scale_or_describe(inner, max_pixels, dialect.max_image_bytes)
+            new_tokens = estimate_media_tokens(reduced) if isinstance(reduced, Media) else 0
+            saves += max(0, estimate_media_tokens(inner) - new_tokens)
+        if isinstance(reduced, Text | Media | Opaque):
+            content.append(reduced)
+    if isinstance(part, ToolResult):
+        replacement: Part = replace(part, content=tuple(content), raw=rewrite_result_raw(part, content))
+    else:
+        replacement = content[0]
+    return build_part_edit(shown_media.message_index, shown_media.part_index, replacement, MEDIA_RULE, why, saves)
+
+
+def _scale_or_describe(media: Media, max_pixels: int, max_bytes: int) -> Media | Text:
+    """Return an image scaled down, or its placeholder if it cannot be scaled or stays too large."""
+    scaled = scale_down_image(media.source, max_pixels) if media.form == "base64" else None
+    if scaled is None or len(scaled.data) > max_bytes:
+        return Text(format_part_placeholder(media))
+    raw = None if media.raw is None else rewrite_media_raw(media.raw, media, scaled.mime, scaled.data)
+    size = len(scaled.data) // 4 * 3
+    return replace(media, mime=scaled.mime, size=size, source=scaled.data, raw=raw)
 
 
 def drop_shown_media(builder: PlanBuilder) -> PlanBuilder:
@@ -432,18 +531,14 @@ def _measure_media_load(media: Sequence[Media], dialect: Dialect) -> MediaLoad:
     return MediaLoad(len(media), images, media_bytes, large)
 
 
-def _build_placeholder_edit(
-    shown_media: ShownMedia, why: str, max_pixels: int = 0, sources: AbstractSet[str] = frozenset()
-) -> Edit:
+def _build_placeholder_edit(shown_media: ShownMedia, why: str, sources: AbstractSet[str] = frozenset()) -> Edit:
     """Return the edit that replaces the media of a part by a line each.
 
-    With ``max_pixels`` only images of more pixels are replaced, with ``sources`` only media sent with one of them.
+    With ``sources`` only media that were sent with one of them are replaced.
     """
 
     def get_placeholder(media: Media) -> str:
         """Return the line for one medium; empty if it stays."""
-        if max_pixels and not is_oversized_image(media, max_pixels):
-            return ""
         if sources and not _is_sent_as(media, sources):
             return ""
         return format_part_placeholder(media)

@@ -295,6 +295,14 @@ MAX_PIXELS_MANY_IMAGES = 2_000
 """The same in a request with more images (documented)."""
 
 
+MAX_IMAGE_BYTES = 10 * 1024 * 1024
+"""Characters of base64 of one image (vision page, 2026-08)."""
+_MAX_CLOUD_IMAGE_BYTES = 5 * 1024 * 1024
+"""The same on Bedrock and Google Cloud."""
+_CLOUD_NAME = re.compile(r"(?:^|[./])anthropic\.claude|claude-[\w.-]+@\d")
+"""Matches names on Bedrock, and on Google Cloud (``claude-opus-4-5@20251101``)."""
+
+
 def build_dialect(model: str, _provider: str = "") -> Dialect:
     """Return the rules of the Messages API for ``model``; an unknown name gets the strictest."""
     model_traits = get_claude_traits(model) or ClaudeTraits()
@@ -321,6 +329,7 @@ def build_dialect(model: str, _provider: str = "") -> Dialect:
         system_position="turn" if is_system_inside else "first",
         max_images=model_traits.max_images,
         max_image_pixels=MAX_PIXELS_FEW_IMAGES,
+        max_image_bytes=_MAX_CLOUD_IMAGE_BYTES if _CLOUD_NAME.search(model.lower()) else MAX_IMAGE_BYTES,
         large_image_pixels=MAX_PIXELS_MANY_IMAGES,
         max_images_with_large=MAX_LARGE_IMAGES,
         # All three as documented.

@@ -15,7 +15,7 @@ from holdfast.state.fold.fold_entries import apply_entry
 TARGET = get_target("anthropic", "claude-sonnet-4-5", window=60_000, setup=RequestSetup("f", 100, is_exact=True))
 PRESETS = ("opencode", "claude-code")
 OVERFLOWED = PlanInputs(overflow_step="compact")
-PICTURE = Media("image", "image/png", 3_000_000, "tide.png", "iVBORw0KGgo=" + "A" * 4_000_000)
+PICTURE = Media("image", "image/png", 3_000_000, "tide.png", "iVBORw0KGgoA" + "A" * 4_000_000)
 QUESTION = Message("user", (Text("What does this picture show?"), PICTURE))
 TALK = [Message.from_text(role, f"{role} {at} " + "kelp " * 400) for at in range(6) for role in ("user", "assistant")]
 

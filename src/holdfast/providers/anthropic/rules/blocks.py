@@ -7,7 +7,12 @@ from typing import Any
 
 from holdfast.messages.size.image_size import read_image_size
 from holdfast.messages.text.counts import format_count
-from holdfast.providers.anthropic.models import MAX_LARGE_IMAGES, MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES
+from holdfast.providers.anthropic.models import (
+    MAX_IMAGE_BYTES,
+    MAX_LARGE_IMAGES,
+    MAX_PIXELS_FEW_IMAGES,
+    MAX_PIXELS_MANY_IMAGES,
+)
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
 from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_media_fault
@@ -185,6 +190,15 @@ def _check_image_size(request: AnthropicView) -> Violations:
             )
 
 
+def _check_image_bytes(request: AnthropicView) -> Violations:
+    """The base64 of an image has at most 10 MB (5 MB on Bedrock and Google Cloud)."""
+    for block in request.blocks.get("image", []):
+        data = _get_media_source(block).get("data")
+        if isinstance(data, str) and len(data) > MAX_IMAGE_BYTES:
+            problem = f"the image has {len(data):,} bytes of base64, but {MAX_IMAGE_BYTES:,} are allowed"
+            yield block.path, f"{problem}; scale it down"
+
+
 BLOCK_RULES: tuple[Rule, ...] = (
     Rule("anthropic.text-nonempty", _check_empty_text, "observed", PUBLIC_ERRORS),
     Rule("anthropic.text-nonblank", _check_blank_text, "recalled", UNVERIFIED_MEMORY),
@@ -209,5 +223,6 @@ BLOCK_RULES: tuple[Rule, ...] = (
         "100 on models with 200,000 tokens",
     ),
     Rule("anthropic.image-size", _check_image_size, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.image-bytes", _check_image_bytes, "documented", ANTHROPIC_DOCS),
 )
 """The rules about text, thinking and media."""
