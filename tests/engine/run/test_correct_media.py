@@ -45,7 +45,7 @@ SECOND = [
 
 
 def run_bodies(*bodies):
-    """Run the bodies in one session of the strict provider; return the bodies sent (without breakpoints) and the notices."""
+    """Run the bodies in one session; return what is sent, without breakpoints, and notices."""
     upstream = ProviderUpstream(Provider(ProviderSettings(), [ScriptedAnswer("fine")] * len(bodies)))
     notices = []
 
