@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.state.calibration.calibration import ModelStats
+from holdfast.state.calibration.calibration import MeasuredRequest, ModelStats
 from holdfast.state.calibration.model_stats import build_model_stats_note, list_nonempty_model_stats
 from holdfast.state.calibration.token_estimate import PRIOR_WEIGHT
 from holdfast.state.conversation_state import ConversationState
@@ -28,6 +28,7 @@ from holdfast.state.entries import (
     RevokeEntry,
 )
 from holdfast.state.fold.rewind import clip_decision
+from holdfast.state.view import get_projection_digest_at
 
 # Clients that edit their last message fork with every request, and each note is an entry. A difference of 5 % is within
 # the margin that estimates get anyway, so no plan would differ. Chosen by judgement.
@@ -91,8 +92,14 @@ def rebase_entry_body(body: EntryBody, prefix_digest: str, new_ids: Mapping[str,
 def make_learned_limits_notes(branch_state: ConversationState, previous_state: ConversationState) -> list[NoteEntry]:
     """Return the note that passes on the statistics of models from ``previous_state``; none if they are nearly equal.
 
-    Window, limits and calibration belong to the model: an edit of the conversation must not make them unknown again.
+    Window, limits and calibration belong to the model: an edit of the conversation must not make them unknown again. A
+    branch that parts from the answer to the newest request has that request too, and so its reported size. Clients that
+    edit every answer (by stripping its ``<think>``) part there each time: without the size of the request before, a
+    server that silently cuts prompts is never noticed, since its counts cannot be compared (opencode#45168).
     """
+    shared_request = _find_shared_measured_request(branch_state, previous_state)
+    if shared_request is not None:
+        return [build_model_stats_note(previous_state, shared_request)]
     branch_stats = list_nonempty_model_stats(branch_state)
     previous_stats = list_nonempty_model_stats(previous_state)
     is_nearly_equal = len(branch_stats) == len(previous_stats) and all(
@@ -101,6 +108,23 @@ def make_learned_limits_notes(branch_state: ConversationState, previous_state: C
     if is_nearly_equal:
         return []
     return [build_model_stats_note(previous_state)]
+
+
+def _find_shared_measured_request(
+    branch_state: ConversationState, previous_state: ConversationState
+) -> MeasuredRequest | None:
+    """Return the measured request of ``previous_state`` if it is the newest one of the branch too, shown the same."""
+    measured_request = previous_state.usage.measured_request
+    if measured_request is None or not measured_request.projection_digest:
+        return None
+    count = measured_request.message_count
+    last_request = branch_state.last_request
+    if count != last_request.seen_count or last_request.model != previous_state.last_request.model:
+        return None
+    if branch_state.usage.measured_request == measured_request:
+        return None
+    is_shown_same = measured_request.projection_digest == get_projection_digest_at(branch_state, count)
+    return measured_request if is_shown_same else None
 
 
 def _is_nearly_equal(branch_stats: ModelStats, previous_stats: ModelStats) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from holdfast.state.calibration.calibration import Calibration, LearnedLimits, ModelStats
+from holdfast.state.calibration.calibration import Calibration, LearnedLimits, MeasuredRequest, ModelStats
 from holdfast.state.codec.reading import convert_value
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_MODEL_STATS, NoteEntry
@@ -143,18 +143,29 @@ def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
     )
 
 
-def build_model_stats_note(state: ConversationState) -> NoteEntry:
-    """Build the note that carries this branch's statistics of models to another branch."""
-    return NoteEntry(NOTE_MODEL_STATS, data={"models": to_builtins(list_nonempty_model_stats(state))})
+def build_model_stats_note(state: ConversationState, measured_request: MeasuredRequest | None = None) -> NoteEntry:
+    """Build the note that carries this branch's statistics of models to another branch.
+
+    ``measured_request`` is given if the other branch has that request too, with everything that it showed.
+    """
+    data = {"models": to_builtins(list_nonempty_model_stats(state))}
+    if measured_request is not None:
+        data["measured"] = to_builtins(measured_request)
+    return NoteEntry(NOTE_MODEL_STATS, data=data)
 
 
 def apply_model_stats_note(state: ConversationState, note: NoteEntry) -> ConversationState:
     """Return the state with the statistics of ``note`` in place of its own, or unchanged if they cannot be decoded."""
     try:
         all_stats = convert_value(note.data.get("models"), list[ModelStats])
+        measured = note.data.get("measured")
+        measured_request = None if measured is None else convert_value(measured, MeasuredRequest)
     except (ValueError, TypeError):
         return state
-    return replace_model_stats(state, all_stats)
+    state = replace_model_stats(state, all_stats)
+    if measured_request is None:
+        return state
+    return replace(state, usage=replace(state.usage, measured_request=measured_request))
 
 
 def _list_model_stats(state: ConversationState) -> tuple[ModelStats, ...]:
