@@ -337,7 +337,9 @@ async def _run_in_portal(folder, settings, portal):
         ports.append(int(address.rpartition(":")[2]))
         ready.set()
 
-    values = Settings(anthropic=base, openai=f"{base}/v1", gemini=base, port=0, **settings)
+    # The upstream counts its requests, so none is made but those of the tests.
+    options = {"ask_windows": False, **settings}
+    values = Settings(anthropic=base, openai=f"{base}/v1", gemini=base, port=0, **options)
     with TemporaryDirectory() if folder is None else nullcontext(folder) as store_folder:
         path = Path(store_folder) / "store.db"
         async with server, anyio.create_task_group() as tasks:

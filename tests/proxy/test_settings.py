@@ -25,6 +25,7 @@ NON_DEFAULTS = {
     "bypass": True,
     "summaries": "client",
     "window": 32_000,
+    "ask_windows": False,
     "host": "::1",
     "port": 0,
     "token": TOKEN,

@@ -60,6 +60,8 @@ class ProxySettings(Struct, frozen=True, kw_only=True):
     name. By default none, because a call that nobody asked for costs the user money."""
     window: Annotated[int, Meta(ge=0, le=10**9, description="a whole number of tokens, 0 = as the catalogue says")] = 0
     """Tokens that a conversation may have, whatever the model's window is; 0 leaves it to the catalogue."""
+    ask_windows: BooleanSetting = True
+    """Ask servers on this machine or in a private network for the window of their models."""
 
     # -- where it listens ----------------------------------------------------------------------------------------
     host: Annotated[str, Meta(pattern=r"^[^\s/@\[\]]+\Z", description="a name or an address without a port")] = (

@@ -177,6 +177,8 @@ def configure_proxy(proxy: ProxyApp, settings: Settings, loaded_configuration: C
 
     default_policy = get_policy(settings.policy)
     proxy.resources.permits = Permits(settings.concurrent)
+    # A proxy that only observes sends nothing of its own.
+    proxy.resources.asks_local_servers = settings.ask_windows and not settings.observe
     proxy.resources.set_catalog(loaded_configuration.catalog, settings.window or None)
     proxy.use_settings(settings, BranchPool(proxy.resources, default_policy, get_policy))
 
