@@ -364,6 +364,8 @@ class ApiSpec(Struct, frozen=True):
     """The body names its model."""
     breakpoints: BreakpointFormat | None = None
     """How it takes explicit cache breakpoints (``cache_control``); None if it has none."""
+    carry_container: Callable[[bytes, str], bytes] | None = None
+    """Returns a body with the id of the container that the last answer named, if code of the provider's waits there."""
 
     tool_schemas: ToolSchemaFormat | None = None
     """Where it has the JSON Schemas of functions, and what it refuses in them; None if that is not known."""

@@ -30,6 +30,7 @@ from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.refused_media import find_refused_media
 from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.signature_errors import is_signature_error
+from holdfast.providers.registry import API_SPECS
 from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.field_lessons import FieldLesson
@@ -402,6 +403,8 @@ async def prepare_attempt(
     resources = runtime.resources
 
     is_client_body = template.is_client_body(upstream_request.body)
+    if not template.request_options.observe_only:
+        upstream_request = _carry_container(runtime, upstream_request)
     may_be_wrong = runtime.requires_check or not is_client_body
     # A server other than the API's maker (`keeps_client_content`) has rules that nobody wrote down: what it refuses
     # is learned from its refusals, and checking by the maker's rules would reject requests that it takes.
@@ -440,6 +443,14 @@ async def prepare_attempt(
         ),
         on_silence=partial(accept_empty_answer, runtime),
     )
+
+
+def _carry_container(runtime: SessionRuntime, upstream_request: UpstreamRequest) -> UpstreamRequest:
+    """Return the request with the container of the last answer, if code of the provider's waits there for results."""
+    spec = API_SPECS.get(upstream_request.api)
+    if spec is None or spec.carry_container is None or not runtime.container:
+        return upstream_request
+    return replace(upstream_request, body=spec.carry_container(upstream_request.body, runtime.container))
 
 
 def _choose_event_delivery(*, quiet: bool, is_observed: bool) -> EventDelivery:

@@ -87,6 +87,7 @@ async def record_answer(
     ask_for_window(runtime, attempt.upstream, attempt.target.model)
     verdict = await _learn_window_from_answer(runtime, attempt, prepared_request, usage.input)
     runtime.cached_request = attempt.cached_request
+    runtime.container = answer.container
     await _record_server_compaction(runtime, prepared_request)
     if verdict.kind == "context_window" and is_own_conversation:
         await _append_continue_message(runtime)

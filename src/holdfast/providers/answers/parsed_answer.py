@@ -66,6 +66,8 @@ class ParsedAnswer(Struct, frozen=True):
     """Prompt tokens that the provider left out itself, because the request allowed it (context editing)."""
     dropped_thinking: tuple[str, ...] = ()
     """The reason for each piece of thinking in the request that the provider kept from the model, in its own words."""
+    container: str = ""
+    """The id of the container in which code that the provider runs waits; the next request has to name it."""
     is_damaged: bool = False
     """Whether bytes that are not text were replaced by U+FFFD or dropped.
 

@@ -17,6 +17,7 @@ from holdfast.providers.answers.accumulator import (
 )
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.anthropic import messages as anthropic
+from holdfast.providers.anthropic.container import read_answer_container
 from holdfast.providers.api_spec import AnswerFormat
 from holdfast.providers.common.event_text import get_text_at
 from holdfast.providers.common.json.lenient_json import (
@@ -90,6 +91,9 @@ def parse_answer_body(fields: Mapping[str, Raw]) -> ParsedAnswer:
         stop,
         parse_usage,
     )
+    container = read_answer_container(fields)
+    if container:
+        answer = replace(answer, container=container)
     context_management = fields.get("context_management")
     if context_management is None:
         return answer

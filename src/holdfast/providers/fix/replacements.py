@@ -276,6 +276,21 @@ def _move_breakpoint_off_deferred_tool(tree: JsonTree, _context: FixContext, ste
     return replacements
 
 
+def _end_pending_run(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Replace a code execution whose container is not known by a text, and make its calls ordinary ones."""
+    fields = tree.get_children(steps)
+    code = bytes(fields.get("input", b"{}")).decode()
+    text = f"[{read_json_text(fields.get('name'))} was interrupted: {code}]"
+    replacements: dict[PathSteps, bytes | None] = {steps: encode_json({"type": "text", "text": text})}
+    for message_index in tree.get_children(("messages",)):
+        content: PathSteps = ("messages", message_index, "content")
+        for block_index in tree.get_children(content):
+            caller: PathSteps = (*content, block_index, "caller")
+            if read_json_text(tree.get_raw((*caller, "tool_id"))) == read_json_text(fields.get("id")):
+                replacements[caller] = None
+    return replacements
+
+
 def _load_search_tool(tree: JsonTree, _context: FixContext, _steps: PathSteps) -> Replacements:
     """Load the tool search tool at once, or all tools if there is none to find them with."""
     paths: list[PathSteps] = []
@@ -351,6 +366,7 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "tools": RuleReplacement(_replace_name_or_drop_empty_tools),
     "tool-shape": RuleReplacement(_replace_tool_name),
     "tool-names": RuleReplacement(_drop_duplicate_or_replace_name),
+    "container": RuleReplacement(_end_pending_run, "a line of text stands for it, as its container is not known"),
     "deferred-cache": RuleReplacement(
         _move_breakpoint_off_deferred_tool, "the breakpoint is moved to the last tool that is not deferred"
     ),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.providers.anthropic.container import find_pending_runs
 from holdfast.providers.anthropic.rules.block_kinds import SERVER_CALL_KINDS, SERVER_RESULT_KINDS, get_block_id
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView, TurnView
 from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, Violations, format_json_value
+
+_CONTAINER_SOURCE = "page on programmatic tool calling, 2026-08-21; anthropic-sdk-python#1801"
 
 
 def _check_server_pairs(request: AnthropicView) -> Violations:
@@ -150,7 +153,18 @@ def _get_defined_name(tool: object) -> str:
     return ""
 
 
+def _check_container(request: AnthropicView) -> Violations:
+    """Results for a code execution that still runs come with its container."""
+    if request.body.get("container") is not None:
+        return
+    for run in find_pending_runs(request.messages):
+        path = f"$.messages[{run.message_index}].content[{run.block_index}]"
+        problem = f"code execution {run.id} waits for these results, but the request names no container"
+        yield path, f"{problem}; send the container of the last answer"
+
+
 SERVER_TOOL_RULES: tuple[Rule, ...] = (
+    Rule("anthropic.container", _check_container, "documented", _CONTAINER_SOURCE),
     Rule("anthropic.server-pair", _check_server_pairs, "recalled", PUBLIC_ERRORS),
     Rule("anthropic.advisor", _check_advisor_tool, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.tool-reference", _check_tool_references, "documented", ANTHROPIC_DOCS),

@@ -38,7 +38,23 @@ def encode_anthropic_answer(request: IncomingRequest, model_answer: ModelAnswer)
         "content": [_encode_answer_block(part) for part in model_answer.parts],
         "stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop),
         "usage": _encode_answer_usage(model_answer),
+        **_encode_container(model_answer),
     }
+
+
+def _encode_container(model_answer: ModelAnswer) -> dict[str, Any]:
+    """Return the field that names the container, if a code execution in the answer waits for the client."""
+    waiting_ids = set()
+    for part in model_answer.parts:
+        block = _encode_answer_block(part)
+        if isinstance(block, Raw):
+            block = msgspec.json.decode(block)
+        if block.get("type") == "server_tool_use" and block.get("name") == "code_execution":
+            waiting_ids.add(block.get("id"))
+        waiting_ids.discard(block.get("tool_use_id"))
+    if not waiting_ids:
+        return {}
+    return {"container": {"id": f"container_{model_answer.id}", "expires_at": "2030-01-01T00:00:00Z"}}
 
 
 def _make_empty_message(model_answer: ModelAnswer) -> dict[str, Any]:
@@ -121,7 +137,11 @@ def _iterate_anthropic_events(model_answer: ModelAnswer) -> Iterator[dict[str, A
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
-    stop = {"stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop), "stop_sequence": None}
+    stop: dict[str, Any] = {
+        "stop_reason": ANTHROPIC_STOPS.get(model_answer.stop, model_answer.stop),
+        "stop_sequence": None,
+    }
+    stop |= _encode_container(model_answer)
     # The last usage repeats the counts, but not these two fields of the first one.
     end_usage = dict(usage)
     del end_usage["cache_creation"]
