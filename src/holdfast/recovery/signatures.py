@@ -18,6 +18,7 @@ from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message
 from holdfast.normalize.parts import can_send_signature, strip_part_signature
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.builder import PlanBuilder
+from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_items, read_json_text
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
@@ -37,6 +38,10 @@ LOST_HISTORY_TEXT = (
     "more. Look again at what you need, and ask for what is missing.]"
 )
 """Shown in place of a compaction that the client had the provider make."""
+# Anthropic's search results have encrypted content, and citations of them an encrypted index; senpi#150: "Invalid
+# encrypted_content in search_result block".
+_SEARCH_RESULT_KINDS = frozenset({"web_search_tool_result", "search_result"})
+_SERVER_CALL_KIND = "server_tool_use"
 # Some Chat Completions servers (OpenRouter) carry another provider's signed thinking in this field of a message.
 _REASONING_DETAILS_KIND = "message.reasoning_details"
 
@@ -66,8 +71,11 @@ def _build_signature_edits(state: ConversationState, dialect: Dialect) -> Iterat
         is_replaced = None in edited_parts  # by an edit of the whole message
         message = state.history.messages[index]
         if message.role == "assistant" and not is_replaced:
+            has_sealed_results = any(_is_sealed_result(part) for part in message.parts)
             for part_index, part in enumerate(message.parts):
-                if part_index not in edited_parts and _is_signed_part(part, dialect):
+                # A search without its result would be refused, so the two go together.
+                is_search = has_sealed_results and isinstance(part, Opaque) and part.kind == _SERVER_CALL_KIND
+                if part_index not in edited_parts and (is_search or _is_signed_part(part, dialect)):
                     yield _build_signature_edit(index, part_index, part, dialect)
         index = get_next_shown_index(state, index)
 
@@ -83,6 +91,8 @@ def _build_signature_edit(index: int, part_index: int, part: Part, dialect: Dial
 def _is_signed_part(part: Part, dialect: Dialect) -> bool:
     """Return whether ``part`` would be sent with data that only its provider can verify."""
     is_reasoning_details = isinstance(part, Opaque) and part.kind == _REASONING_DETAILS_KIND
+    if _is_sealed_result(part) or _has_sealed_citation(part):
+        return True
     if is_reasoning_details or _is_compacted_history(part, dialect):
         return True
     if isinstance(part, Media | ToolResult) or not isinstance(part, _get_signed_part_types(dialect)):
@@ -91,6 +101,30 @@ def _is_signed_part(part: Part, dialect: Dialect) -> bool:
         return False
     # Another model's signature is never sent, so there is nothing to drop.
     return can_send_signature(part.signature, dialect)
+
+
+def _is_sealed_result(part: Part) -> bool:
+    """Return whether ``part`` holds search results with encrypted content."""
+    if not isinstance(part, Opaque) or part.raw is None or part.kind not in _SEARCH_RESULT_KINDS:
+        return False
+    return b'"encrypted_content"' in bytes(part.raw)
+
+
+def _has_sealed_citation(part: Part) -> bool:
+    """Return whether ``part`` is a text that cites search results by an encrypted index."""
+    return isinstance(part, Text) and part.raw is not None and b'"encrypted_index"' in bytes(part.raw)
+
+
+def _list_search_results(part: Opaque) -> str:
+    """Return the titles and addresses of search results, a line each."""
+    assert part.raw is not None
+    results = read_json_items(read_json_fields(part.raw).get("content"))
+    lines = []
+    for result in results:
+        fields = read_json_fields(result)
+        words = [read_json_text(fields.get(key)) for key in ("title", "url")]
+        lines.append(" ".join(filter(None, words)))
+    return "\n".join(["[search results, without their text]", *filter(None, lines)])
 
 
 def _is_compacted_history(part: Part, dialect: Dialect) -> bool:
@@ -111,6 +145,8 @@ def _strip_signed_part(part: Part, dialect: Dialect) -> tuple[Part, ...]:
         return (Text(LOST_HISTORY_TEXT),)
     if isinstance(part, Thinking):
         return ()
+    if isinstance(part, Opaque) and _is_sealed_result(part):
+        return (Text(_list_search_results(part)),)
     unsigned_part = strip_part_signature(part)
     return () if unsigned_part is None else (unsigned_part,)
 

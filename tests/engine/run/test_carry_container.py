@@ -43,8 +43,11 @@ def test_session_run_carries_the_container_of_the_last_answer(given):
         target = get_target("anthropic", "claude-opus-4-8")
         async with Engine.open(MemoryStore(), upstream=upstream, target=target, fields=fields) as engine:
             session = await engine.session(SAMPLE_KEY)
-            await session.run("look")
-            await session.run(Message("user", (ToolResult("t1", "ls", (Text("ok"),)),)))
+            result = Message("user", (ToolResult("t1", "ls", (Text("ok"),)),))
+            for message in ("look", result):
+                async with session.run(message, stream=False) as run:
+                    async for _ in run:
+                        pass
 
     run_on_fake_clock(play)
     bodies = [json.loads(sent.body) for sent in upstream.sent]
