@@ -117,11 +117,16 @@ MESSAGES = st.fixed_dictionaries(
     optional={"id": IDS, "usage": JSON, "model": JSON, "toolCallId": IDS, "stopReason": JSON},
 )
 KINDS = ["user", "assistant", "system", "progress", "session", "message", "compaction", "label", "custom_message"]
+KINDS += ["attachment", "queue-operation"]
 CODEX_KINDS = ["session_meta", "response_item", "event_msg", "compacted", "turn_context"]
 PAYLOADS = st.fixed_dictionaries(
     {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "token_count"])},
     optional={"role": st.sampled_from(["user", "assistant"]), "content": CONTENT, "call_id": IDS, "arguments": JSON}
-    | {"output": JSON, "info": JSON, "replacement_history": st.lists(JSON, max_size=2), "message": JSON},
+    | {"output": JSON, "info": JSON, "replacement_history": st.lists(JSON, max_size=2), "message": JSON}
+    | {"history_mode": JSON, "history_base": st.fixed_dictionaries({"thread_id": IDS, "end_ordinal_exclusive": JSON})},
+)
+ATTACHMENTS = st.fixed_dictionaries(
+    {"type": st.just("queued_command"), "prompt": CONTENT}, optional={"commandMode": JSON}
 )
 LINES = st.fixed_dictionaries(
     {"type": st.sampled_from(KINDS + CODEX_KINDS)},
@@ -129,7 +134,11 @@ LINES = st.fixed_dictionaries(
     | {"message": MESSAGES | JSON, "payload": PAYLOADS | JSON, "timestamp": JSON, "sessionId": IDS, "summary": JSON}
     | {"isSidechain": st.booleans(), "isCompactSummary": st.booleans(), "subtype": st.just("compact_boundary")}
     | {"compactMetadata": JSON, "firstKeptEntryId": IDS | JSON, "firstKeptEntryIndex": JSON, "content": CONTENT}
-    | {"targetId": JSON, "label": JSON, "version": JSON, "requestId": IDS},
+    | {"targetId": JSON, "label": JSON, "version": JSON, "requestId": IDS, "ordinal": st.integers(-1, 9) | JSON}
+    | {
+        "operation": st.sampled_from(["enqueue", "dequeue", "remove", "popAll"]) | JSON,
+        "attachment": ATTACHMENTS | JSON,
+    },
 )
 
 
