@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.messages.text.memo import cache_by_text
+
 Base64Problem: TypeAlias = Literal["", "empty", "data_url", "white_space", "url_alphabet", "padding", "characters"]
 """What is wrong with base64 data; ``empty`` and ``characters`` cannot be corrected."""
 
@@ -93,8 +95,17 @@ class InlineData(Struct, frozen=True, gc=False):
     """The type that the first bytes tell; empty if they tell none."""
 
 
+def _estimate_result_bytes(result: InlineData) -> int:
+    # Sound data are the same object as the text that is cached with the result, so only a corrected copy counts.
+    return len(result.data) if result.problem else 0
+
+
+@cache_by_text(_estimate_result_bytes)
 def inspect_base64(data: str) -> InlineData:
-    """Check base64 data and detect the type of their bytes. Only the beginning is decoded."""
+    """Check base64 data and detect the type of their bytes. Only the beginning is decoded.
+
+    A plan, the normalization and the validator each ask about the same data, so results are cached.
+    """
     problem, clean_data = _correct_base64(data)
     return InlineData(problem, clean_data, detect_media_type(decode_base64_head(clean_data)))
 
