@@ -44,7 +44,12 @@ def _build_chat_rules(model: str) -> ProviderRules:
             source="'the valid range of max_tokens is [1, 393216]': langgenius/dify-official-plugins#3867, 2026",
         ),
     ]
-    dialect_changes: dict[str, Any] = {"reasoning_fields": ("reasoning_content",), "allows_empty_reasoning": True}
+    dialect_changes: dict[str, Any] = {
+        "reasoning_fields": ("reasoning_content",),
+        "allows_empty_reasoning": True,
+        # "Told from the bytes, not the declared type" (guide to vision, via opencode#47965).
+        "tells_media_from_bytes": True,
+    }
     if not _NEVER_THINKS.match(model):
         dialect_changes["reasoning_scope"] = "all"
         requirements += [
@@ -77,7 +82,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
         # Sixteen stop sequences, 600 images (guides), and a role of its own; how many tools is not documented.
-        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts"}),
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "media-bytes"}),
     )
 
 

@@ -5,7 +5,8 @@ validator still finds errors, steps run in rounds:
 
 1. *forming* steps bring the list of messages, the system prompt, tools, foreign blocks and each message into the form
    of the API;
-2. *repairing* steps normalize the history, change options that the model refuses or that break another rule in the one
+2. *repairing* steps scale images that are too large,
+   normalize the history, change options that the model refuses or that break another rule in the one
    right way, and add a missing output limit.
 
 Two laws hold for every step: it must not lose a word of a user or system prompt, and its change is kept only if fewer
@@ -25,6 +26,7 @@ from holdfast.providers.dialects.registry import check_provider_name
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.fix.function_results import name_function_results
 from holdfast.providers.fix.history import normalize_body_history
+from holdfast.providers.fix.images import scale_oversized_images
 from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
 from holdfast.providers.fix.message_list import fix_message_list
 from holdfast.providers.fix.message_shapes import reshape_messages
@@ -50,6 +52,7 @@ _FORMING_STEPS: tuple[FixStep, ...] = (
     reshape_messages,
 )
 _REPAIRING_STEPS: tuple[FixStep, ...] = (
+    scale_oversized_images,
     normalize_body_history,
     apply_provider_requirements,
     fit_options_to_model,

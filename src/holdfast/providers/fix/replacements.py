@@ -13,9 +13,8 @@ from msgspec import Raw, Struct
 from holdfast.messages.message import format_part_placeholder
 from holdfast.messages.parts import Media
 from holdfast.messages.size.image_size import read_image_size
-from holdfast.messages.size.scale_image import scale_down_image
 from holdfast.normalize.parts import encode_wire_tool_name
-from holdfast.providers.anthropic.models import MAX_PIXELS_FEW_IMAGES, MAX_PIXELS_MANY_IMAGES, get_claude_traits
+from holdfast.providers.anthropic.models import MAX_PIXELS_FEW_IMAGES, get_claude_traits
 from holdfast.providers.anthropic.rules.block_kinds import FIELDS_BY_BLOCK_KIND
 from holdfast.providers.common.json.json_path import (
     JsonTree,
@@ -322,14 +321,8 @@ def _iter_block_breakpoint_path(tree: JsonTree, block: PathSteps) -> Iterator[Pa
         yield (*block, "cache_control")
 
 
-def _scale_image_or_replace(tree: JsonTree, context: FixContext, steps: PathSteps) -> Replacements:
-    """Scale an image that is too large down, or replace it by its placeholder line if that is not possible."""
-    dialect = context.dialect
-    data = read_json_text(tree.get_raw((*steps, "source", "data")))
-    scaled = scale_down_image(data, min(MAX_PIXELS_MANY_IMAGES, dialect.large_image_pixels))
-    if scaled is not None and len(scaled.data) <= dialect.max_image_bytes:
-        source = (*steps, "source")
-        return {(*source, "data"): encode_json(scaled.data), (*source, "media_type"): encode_json(scaled.mime)}
+def _replace_image_by_placeholder(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Replace an image that is too large to be sent, and cannot be scaled, by its placeholder line."""
     mime = read_json_text(tree.get_raw((*steps, "source", "media_type")))
     return {steps: encode_json({"type": "text", "text": format_part_placeholder(Media("image", mime))})}
 
@@ -376,9 +369,7 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "search-action": RuleReplacement(drop_item, "the item is left out, it has no text"),
     "image-result": RuleReplacement(drop_item, "the item is left out, it has no image"),
     "approval-pair": RuleReplacement(drop_approval, "the approval is left out; a reason for it becomes a user message"),
-    "image-size": RuleReplacement(
-        _scale_image_or_replace, "scaled down, or replaced by a line of text", _rank_oversized_image
-    ),
-    "image-bytes": RuleReplacement(_scale_image_or_replace, "scaled down, or replaced by a line of text"),
+    "image-size": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text", _rank_oversized_image),
+    "image-bytes": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text"),
 }
 """Replacements by the name of the rule, without the API before it."""

@@ -185,7 +185,10 @@ class Provider:
             server_refusal = check_server_rules(self.server, make_server_request(request))
             if server_refusal is not None:
                 return JudgedRequest(request.incoming, server_refusal.reply, rule=server_refusal.rule)
-        refusal = check_inline_media(request.api, request.body, self.settings.unreadable_media)
+        ignores_types = self.server is not None and "openai-chat.media-bytes" in self.server.missing_rules
+        refusal = check_inline_media(
+            request.api, request.body, self.settings.unreadable_media, ignores_declared_type=ignores_types
+        )
         if refusal is not None:
             return JudgedRequest(request.incoming, refusal)
         refusal = check_request_rules(request, self.server)

@@ -38,17 +38,20 @@ class InlineMedium(Struct, frozen=True):
     data: str
 
 
-def check_inline_media(api: str, body: Mapping[str, Any], refused_data: tuple[str, ...] = ()) -> RefusalReply | None:
+def check_inline_media(
+    api: str, body: Mapping[str, Any], refused_data: tuple[str, ...] = (), *, ignores_declared_type: bool = False
+) -> RefusalReply | None:
     """Return the refusal of the first inline medium that cannot be shown to the model, or None.
 
     Data that begin with one of ``refused_data`` are refused although they look fine, as for a damaged file.
+    With ``ignores_declared_type`` an image may be declared as another kind that is taken.
     """
     for medium in iter_inline_media(api, body):
         if not medium.data:
             continue
         if medium.data.startswith(refused_data or ("\0",)):
             return _refuse_unreadable(api, medium)
-        refusal = _check_medium(api, medium)
+        refusal = _check_medium(api, medium, ignores_declared_type=ignores_declared_type)
         if refusal is not None:
             return refusal
     return None
@@ -101,14 +104,15 @@ def _read_data_url(url: object, path: str) -> Iterator[InlineMedium]:
         yield InlineMedium(path, head[len("data:") :], data)
 
 
-def _check_medium(api: str, medium: InlineMedium) -> RefusalReply | None:
+def _check_medium(api: str, medium: InlineMedium, *, ignores_declared_type: bool) -> RefusalReply | None:
     try:
         content = base64.b64decode(medium.data, validate=True)
     except ValueError:
         return _refuse_base64(api, medium)
     declared = medium.mime.partition(";")[0].strip().lower()
     if declared.startswith("image/"):
-        return _check_image(api, medium, declared.removeprefix("image/"), content)
+        found = _identify_format(content) if ignores_declared_type else ""
+        return _check_image(api, medium, found or declared.removeprefix("image/"), content)
     if declared == "application/pdf" and _identify_format(content) not in ("", "pdf"):
         return _refuse_unreadable(api, medium)
     return None

@@ -48,6 +48,9 @@ RULE_WORDINGS: dict[str, str] = {
     "anthropic.deferred-all": "At least one tool must have defer_loading=false",
     "anthropic.forced-tool": 'tool_choice: type "tool" and "any" are not supported for this model',
     "anthropic.model-sampling": "`{path}` is deprecated for this model.",
+    # What of these is not refused by ``media_check``, in the words for media that cannot be read.
+    "anthropic.media-bytes": "Could not process image",
+    "anthropic.image-bytes": "{path}: image exceeds 10 MB maximum",
     "anthropic.edit-order": "clear_thinking_20251015 must be the first edit",
     "anthropic.edit-trigger": "{path}: trigger.value must be at least 50000",
     "anthropic.compaction-first": "compaction block is not the first block of the conversation",
@@ -65,6 +68,9 @@ RULE_WORDINGS: dict[str, str] = {
     ),
     "openai-chat.model-sampling": "Unsupported parameter: '{path}' is not supported with this model.",
     "openai-chat.cache-retention": "This model is compatible only with 24h extended prompt caching",
+    "openai-chat.media-bytes": (
+        "The image data you provided does not represent a valid image. Please check your input and try again."
+    ),
     # -- Responses ---------------------------------------------------------------------------------------------------
     "openai-responses.model-sampling": "Unsupported parameter: '{path}' is not supported with this model.",
     "openai-responses.cache-retention": "This model is compatible only with 24h extended prompt caching",
@@ -90,6 +96,9 @@ RULE_WORDINGS: dict[str, str] = {
         "Invalid '{path}': integer below minimum value. Expected a value >= 1000, but got {value} instead."
     ),
     "openai-responses.history": "Mutually exclusive parameters: 'previous_response_id' and 'conversation'.",
+    "openai-responses.media-bytes": (
+        "The image data you provided does not represent a valid image. Please check your input and try again."
+    ),
     # -- Gemini ------------------------------------------------------------------------------------------------------
     "gemini.contents": "* GenerateContentRequest.contents: contents is not specified",
     "gemini.roles": "Please use a valid role: user, model.",
@@ -99,6 +108,7 @@ RULE_WORDINGS: dict[str, str] = {
     "gemini.text-nonempty": (
         "* GenerateContentRequest.{path}.data: required oneof field 'data' must have one initialized field"
     ),
+    "gemini.media-bytes": "Provided image is not valid.",
     "gemini.last-user": "Please ensure that multiturn requests end with a user turn or a function response.",
     "gemini.call-count": (
         "Please ensure that the number of function response parts is equal to the number of function call parts of the"

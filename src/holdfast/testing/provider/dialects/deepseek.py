@@ -148,6 +148,7 @@ DEEPSEEK = ServerDialect(
     ),
     # Up to 16 stop sequences, roles of its own, and images in tool messages (pages on chat completion and vision).
     missing_rules=OPENAI_MODEL_RULES
+    | {"openai-chat.media-bytes"}  # the type is told from the bytes (guide to vision, via opencode#47965)
     | {"openai-chat.roles", "openai-chat.stop", "openai-chat.parts", "openai-chat.unknown-part", "openai-chat.images"},
     encode_error=_encode_error,
     overflow="deepseek",
