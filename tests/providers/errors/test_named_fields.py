@@ -110,6 +110,14 @@ def test_find_named_fields_reads_the_largest_answer(text, limit):
     assert (kind, number) == ("capped", limit)
 
 
+def test_find_named_fields_takes_the_cap_of_the_verdict_where_no_pattern_reads_one():
+    """The classifier knows more wordings of a cap; a number that a pattern read is kept."""
+    strange = ErrorReport(status=400, message="too many answer tokens")
+    assert find_named_fields(strange, "output_limit", 4_096) == (NamedField("capped", ("max_tokens",), 4_096),)
+    known = ErrorReport(status=400, message="max_tokens: 9 > 64, which is the maximum allowed number")
+    assert [field.limit for field in find_named_fields(known, "output_limit", 4_096)] == [64]
+
+
 @pytest.mark.parametrize("text", OTHERS)
 def test_find_named_fields_reads_nothing_from_other_refusals(text):
     """A refusal that is about order, ids, sizes or a value names no field that could be left out or filled."""

@@ -15,7 +15,7 @@ from holdfast.engine.field_memory import FIELD_LESSON_HOURS, is_lesson_in_force
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import BETA_HEADER, Upstream, UpstreamRequest, get_server_name, list_betas
 from holdfast.providers.errors.named_fields import find_named_fields
-from holdfast.providers.errors.report import ErrorReport
+from holdfast.providers.errors.report import ErrorReport, Verdict
 from holdfast.providers.requests.field_lessons import apply_field_lessons, make_field_lessons, remove_betas
 from holdfast.state.field_lessons import (
     FieldLesson,
@@ -34,13 +34,13 @@ _FORGOTTEN_NOTICE = (
 
 
 def find_field_lessons(
-    report: ErrorReport, kind: str, upstream: Upstream, upstream_request: UpstreamRequest
+    report: ErrorReport, verdict: Verdict, upstream: Upstream, upstream_request: UpstreamRequest
 ) -> tuple[FieldLesson, ...]:
     """Return what to do about the fields that a refusal of ``upstream_request`` names.
 
     Only what would change the request: a field that was left out already is not left out again.
     """
-    named_fields = find_named_fields(report, kind)
+    named_fields = find_named_fields(report, verdict.kind, verdict.output_cap)
     if not named_fields:
         return ()
     asked = _list_asked_betas(upstream, upstream_request)

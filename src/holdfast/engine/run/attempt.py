@@ -316,7 +316,7 @@ class Attempt:
                 if self.refused_media is not None:
                     self.verdict = replace(self.verdict, kind="media")
                 else:
-                    self._field_lessons = find_field_lessons(report, self.verdict.kind, self._upstream, self._request)
+                    self._field_lessons = find_field_lessons(report, self.verdict, self._upstream, self._request)
             self.failure_text = describe_error_report(report, self.verdict)
             self._status = report.status
             return

@@ -45,8 +45,11 @@ class NamedField(Struct, frozen=True):
     """A field that stands beside the missing one, if the text says so."""
 
 
-def find_named_fields(report: ErrorReport, kind: str) -> tuple[NamedField, ...]:
-    """Return the fields that ``report`` names, each once, in the order of the text; ``kind`` is the verdict on it."""
+def find_named_fields(report: ErrorReport, kind: str, output_cap: int | None = None) -> tuple[NamedField, ...]:
+    """Return the fields that ``report`` names, each once, in the order of the text; ``kind`` is the verdict on it.
+
+    ``output_cap`` is the verdict's cap of the answer, for wordings of it that no pattern here knows.
+    """
     if kind not in _POSSIBLE_KINDS:
         return ()
     facts = collect_error_facts(report)
@@ -57,6 +60,9 @@ def find_named_fields(report: ErrorReport, kind: str) -> tuple[NamedField, ...]:
     for named_field in _iter_named_fields(report):
         if named_field not in found:
             found.append(named_field)
+    has_cap = any(named_field.kind == "capped" for named_field in found)
+    if output_cap is not None and output_cap >= MIN_OUTPUT_CAP and not has_cap:
+        found.append(NamedField("capped", ("max_tokens",), output_cap))
     return tuple(found[:_MAX_FIELDS])
 
 
