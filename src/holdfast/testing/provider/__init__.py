@@ -14,11 +14,13 @@ from holdfast.testing.provider.calls import (
     TokenCountReply,
     TokenUse,
 )
+from holdfast.testing.provider.dialects.registry import SERVER_NAMES
 from holdfast.testing.provider.faults.faults import Fault
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.settings import ProviderSettings
 
 __all__ = [
+    "SERVER_NAMES",
     "CompactReply",
     "Fault",
     "IncomingRequest",

@@ -15,6 +15,7 @@ from holdfast.testing.provider.dialects.ollama import OLLAMA
 from holdfast.testing.provider.dialects.registry import SERVERS
 from holdfast.testing.provider.dialects.server_dialect import PromptCut
 from holdfast.testing.provider.dialects.server_request import ServerRequest
+from holdfast.testing.provider.faults.faults import parse_fault
 from holdfast.testing.provider.provider import Provider
 from holdfast.testing.provider.server.local_server import serve_provider
 from holdfast.testing.provider.settings import ProviderSettings
@@ -178,6 +179,28 @@ def test_mistral_tells_the_path_of_an_unknown_field(serve):
     assert response.json()["detail"][0]["loc"] == ["body", "messages", 1, "assistant", "reasoning_content"]
 
 
+def test_faults_have_the_form_of_the_server():
+    """A fault, before an answer or inside of its stream, has a body in the server's form."""
+    faults = ["529:head:1", "error:middle:2"]
+    provider = make_provider("sglang")
+    body = chat("any", user("hello"), stream=True)
+    with serve_provider(provider, [parse_fault(fault) for fault in faults]) as url:
+        refused = httpx2.post(f"{url}/v1/chat/completions", json=body)
+        broken = httpx2.post(f"{url}/v1/chat/completions", json=body)
+    assert (refused.status_code, refused.json()["object"]) == (503, "error")
+    # In a stream the same object is under a key of its own.
+    assert '"error":{"object":"error"' in broken.text.replace(" ", "")
+
+
+def test_xai_words_reasoning_that_it_cannot_read():
+    """Encrypted reasoning of somebody else is refused in xAI's words."""
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "Zm9yZWlnbg=="}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Kelp."}]}
+    body = {"model": "grok-4.7", "store": False, "input": [user(), item, answer, user("more")]}
+    reply = Provider(ProviderSettings(server="xai", tokenizer="words")).answer_body("openai-responses", body)
+    assert json.loads(reply.body)["error"].startswith("Could not decrypt the provided encrypted_content.")
+
+
 @pytest.mark.parametrize("server", [name for name in CHAT_SERVERS if name != "ollama"])
 def test_request_over_the_window_is_refused_in_the_form_of_the_server(server):
     """An overflow has the server's wording, with its own body."""
@@ -217,6 +240,40 @@ def test_rules_that_a_server_does_not_have_are_not_applied():
     for server, body in (("xai", many_tools), ("kimi", free_id), ("deepseek", many_stops)):
         assert isinstance(make_provider(server).answer_body("openai-chat", body), ModelAnswer), server
         assert isinstance(make_provider("").answer_body("openai-chat", body | {"model": "any"}), RefusalReply)
+
+
+BAD_SCHEMAS = {
+    "nothing beside a reference": {"$ref": "#/$defs/path", "type": "string"},
+    "a description beside a reference": {"$ref": "#/$defs/path", "description": "Where."},
+    "a reference elsewhere": {"$ref": "#/definitions/path"},
+    "a tuple": {"type": "array", "items": [{"type": "string"}]},
+    "a boolean as schema": {"type": "object", "properties": {"path": True}},
+    "an unknown required field": {"type": "object", "properties": {}, "required": ["path"]},
+}
+
+
+@pytest.mark.parametrize("name", BAD_SCHEMAS)
+def test_kimi_refuses_schemas_that_are_not_of_its_flavour(name):
+    """Each restriction of Moonshot's flavour is refused inside of a tool, with the place."""
+    schema = {"type": "object", "properties": {"where": BAD_SCHEMAS[name]}, "$defs": {"path": {"type": "string"}}}
+    reply = make_provider("kimi").answer_body("openai-chat", chat("kimi-k3", tools=[tool(parameters=schema)]))
+    assert isinstance(reply, RefusalReply), reply
+    assert "<At path 'properties.where: ".replace(": ", "':") in reply.message
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("kimi-k3", {"tool_choice": "required"}),
+        ("kimi-k2.6", {"tool_choice": "required", "thinking": {"type": "disabled"}}),
+        ("moonshot-v1-128k", {"temperature": 0.2}),
+        ("kimi-k2.5", {"temperature": 0.6, "thinking": {"type": "disabled"}}),
+    ],
+)
+def test_kimi_takes_by_model_what_it_refuses_of_another(model, fields):
+    """Forced tools and temperatures depend on the model and on its thinking."""
+    body = chat(model, tools=[tool()], **fields)
+    assert isinstance(make_provider("kimi").answer_body("openai-chat", body), ModelAnswer)
 
 
 # -- silent truncation -------------------------------------------------------------------------------------------------
@@ -275,12 +332,14 @@ def test_base_urls_of_servers_work(serve):
         assert serve(server).post(f"{base}/chat/completions", json=body).status_code == 200, server
 
 
-def test_local_servers_tell_their_window(serve):
-    """Each local server has the window where its own clients look for it."""
+def test_servers_tell_their_window(serve):
+    """Each server that tells its window has it where its own clients look for it."""
     window = 12_345
     assert serve("llamacpp", window=window).get("/props").json()["default_generation_settings"]["n_ctx"] == window
     for server in ("vllm", "sglang"):
         assert serve(server, window=window).get("/v1/models").json()["data"][0]["max_model_len"] == window
+    groq = serve("groq", window=window).get("/openai/v1/models").json()
+    assert groq["data"][0]["context_window"] == window
     ollama = serve("ollama", window=window)
     assert ollama.get("/api/ps").json()["models"][0]["context_length"] == window
     assert str(window) in ollama.post("/api/show", json={"model": "qwen3:32b"}).json()["parameters"]

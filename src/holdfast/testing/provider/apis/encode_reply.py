@@ -8,7 +8,13 @@ from msgspec import Struct
 
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.testing.provider.apis import API_ENCODERS
-from holdfast.testing.provider.apis.encoder import EVENT_STREAM_TYPE, JSON_TYPE, EventStream, decode_request_fields
+from holdfast.testing.provider.apis.encoder import (
+    EVENT_STREAM_TYPE,
+    JSON_TYPE,
+    EventStream,
+    decode_request_fields,
+    encode_sse_event,
+)
 from holdfast.testing.provider.apis.gemini import convert_to_json_array
 from holdfast.testing.provider.calls import (
     CompactReply,
@@ -19,6 +25,7 @@ from holdfast.testing.provider.calls import (
     TokenCountReply,
 )
 from holdfast.testing.provider.dialects.adapt_answer import adapt_answer_document, adapt_stream_event
+from holdfast.testing.provider.dialects.judge import adapt_refusal, encode_stream_error
 from holdfast.testing.provider.dialects.registry import find_server
 from holdfast.testing.provider.dialects.server_dialect import ReasoningForm, ServerDialect
 from holdfast.testing.provider.dialects.server_request import ServerRequest
@@ -87,6 +94,10 @@ def _encode_refusal(
     headers: Mapping[str, str],
 ) -> OutgoingResponse:
     encoder = API_ENCODERS[call.api]
+    server = find_server(call.server)
+    # A refusal for a fault comes without a judge, and so in the form of the API.
+    if server is not None and not reply.in_stream:
+        reply = adapt_refusal(server, reply)
     if reply.in_stream and request.stream:
         error_events = encoder.encode_late_error(request, reply, call.request_id, 0)
         return _encode_stream(call, EventStream(error_events, closing_events=1), headers)
@@ -128,6 +139,10 @@ def encode_late_error(
     """Encode an error inside of an answer of which ``before`` events were sent already."""
     encoder = API_ENCODERS[call.api]
     error = make_stream_error(call.api)
+    server = find_server(call.server)
+    if server is not None and call.api == "openai-chat":
+        document = encode_stream_error(server, error)
+        return (encode_sse_event(document) if response.is_stream else encode_json(document),)
     if not response.is_stream:
         return (encode_json(encoder.encode_error(error, call.request_id)),)
     error_events = encoder.encode_late_error(request, error, call.request_id, before)

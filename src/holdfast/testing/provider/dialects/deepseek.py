@@ -146,10 +146,17 @@ DEEPSEEK = ServerDialect(
             " openclaw/openclaw#73417, 2026-04-28",
         ),
     ),
-    # Up to 16 stop sequences, roles of its own, and images in tool messages (pages on chat completion and vision).
     missing_rules=OPENAI_MODEL_RULES
-    | {"openai-chat.media-bytes"}  # the type is told from the bytes (guide to vision, via opencode#47965)
-    | {"openai-chat.roles", "openai-chat.stop", "openai-chat.parts", "openai-chat.unknown-part", "openai-chat.images"},
+    | {
+        "openai-chat.roles",  # roles of its own
+        "openai-chat.stop",  # up to 16 (page on chat completion)
+        "openai-chat.parts",  # images in tool messages, up to 600 (guide to vision)
+        "openai-chat.unknown-part",
+        "openai-chat.images",
+        "openai-chat.media-bytes",  # the type is told from the bytes (guide to vision, via opencode#47965)
+        # Tools that are not strict have no limits of their schema: 14790897/MiqroForge-Desktop#1165, 2026-09-21.
+        "openai-chat.tool-schema",
+    },
     encode_error=_encode_error,
     overflow="deepseek",
     counts_output=True,

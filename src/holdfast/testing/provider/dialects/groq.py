@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.testing.provider.dialects.openai_only import OPENAI_MODEL_RULES
 from holdfast.testing.provider.dialects.server_dialect import (
     AnswerForm,
     ReasoningForm,
+    ServedModel,
     ServerDialect,
     ServerError,
     ServerErrors,
@@ -102,6 +104,14 @@ def _send_reasoning(request: ServerRequest) -> ReasoningForm:
     return "reasoning"
 
 
+def _list_models(models: Sequence[ServedModel]) -> dict[str, Any]:
+    data = []
+    for model in models:
+        limits = {"context_window": model.window, "max_completion_tokens": model.max_output}
+        data.append({"id": model.name, "object": "model", "owned_by": "Groq", "active": True} | limits)
+    return {"object": "list", "data": data}
+
+
 GROQ = ServerDialect(
     name="groq",
     title="Groq",
@@ -140,4 +150,5 @@ GROQ = ServerDialect(
     overflow="groq",
     answers=AnswerForm(is_groq_thinking, _send_reasoning),
     base_paths=("/openai/v1",),
+    list_models=_list_models,
 )

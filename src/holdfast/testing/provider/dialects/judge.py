@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,6 +41,8 @@ def adapt_refusal(dialect: ServerDialect, refusal: RefusalReply) -> RefusalReply
     """Put a refusal of the API into the server's form, unless it has a body of its own already."""
     if refusal.body:
         return refusal
+    if refusal.code in dialect.reworded_codes:
+        return make_server_refusal(dialect, ServerError(dialect.reworded_codes[refusal.code], refusal.status))
     param = refusal.details.get("param")
     error = ServerError(
         refusal.message,
@@ -47,3 +51,9 @@ def adapt_refusal(dialect: ServerDialect, refusal: RefusalReply) -> RefusalReply
         param=None if param is None else str(param),
     )
     return replace(refusal, body=msgspec.json.encode(dialect.encode_error(error)))
+
+
+def encode_stream_error(dialect: ServerDialect, refusal: RefusalReply) -> dict[str, Any]:
+    """Return an error for the inside of a stream: the server's form, under a key ``error`` if it has none."""
+    document = msgspec.json.decode(adapt_refusal(dialect, refusal).body)
+    return document if "error" in document else {"error": document}

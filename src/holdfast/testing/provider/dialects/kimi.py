@@ -270,6 +270,7 @@ KIMI = ServerDialect(
         "openai-chat.stop",  # up to 5
         "openai-chat.part-fields",  # image_url may be a string
         "openai-chat.unknown-part",
+        "openai-chat.tool-schema",  # the rows above are its own
     },
     encode_error=_encode_error,
     overflow="moonshot",

@@ -23,6 +23,7 @@ LENIENT_RULES = OPENAI_MODEL_RULES | frozenset(
         "openai-chat.one-limit",
         "openai-chat.stop",
         "openai-chat.unknown-part",
+        "openai-chat.tool-schema",
     }
 )
 """Limits and tidiness that servers on one's own machine do not check: they ignore fields that they do not know."""

@@ -131,6 +131,8 @@ class ServerDialect(Struct, frozen=True):
     """Rules of the API that this server is known not to have, by their names in ``lint``."""
     encode_error: Callable[[ServerError], Any] = encode_openai_form
     """Encodes the body of an error."""
+    reworded_codes: Mapping[str, str] = {}
+    """Its words for refusals of the API that need knowledge of earlier answers, by the code of the refusal."""
     overflow: str = "native"
     """Its wording of an overflow, by the name in ``overflow_wordings``."""
     counts_output: bool | None = None

@@ -100,6 +100,13 @@ XAI = ServerDialect(
     # Up to 200 tools; the row above counts them.
     missing_rules=OPENAI_MODEL_RULES | {"openai-chat.tools", "openai-chat.unknown-part"},
     encode_error=_encode_error,
+    # Wei-Shaw/sub2api#4535, 2026-07-18: content of another account, or changed.
+    reworded_codes={
+        "invalid_encrypted_content": (
+            "Could not decrypt the provided encrypted_content. Ensure the value is the unmodified encrypted_content"
+            " from a previous response."
+        )
+    },
     overflow="xai-budget",
     answers=AnswerForm(is_xai_thinking, make_call_id=_make_call_id),
 )
