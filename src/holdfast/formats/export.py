@@ -76,7 +76,8 @@ def export_with_loss_notes(recording: Recording, format_: str) -> ExportResult:
     if format_ not in SESSION_FORMATS:
         raise FormatError(f"there is no format {format_!r} to write; there are {', '.join(EXPORT_FORMATS)}")
     # A tool knows what to do about calls that it recorded itself; its lines are written as they are.
-    is_own = bool(recording.format) and format_.startswith(recording.format)
+    # The writer for opencode ends open calls itself, in opencode's words, also in a database.
+    is_own = format_ in ("opencode-json", recording.format)
     is_of_another_tool = not is_own and recording.format in RECORDING_TOOLS
     written = recording if is_own else add_missing_results(recording, includes_recorded=is_of_another_tool)
     return ExportResult(SESSION_FORMATS[format_].write(written), describe_losses(recording, format_))
