@@ -128,3 +128,27 @@ def test_provider_exits_2_when_its_port_is_in_use():
         result = CliRunner().invoke(program, ["provider", "--port", str(port)])
     assert result.exit_code == 2
     assert f"port {port} is already in use; give another --port" in result.output
+
+
+def test_provider_refuses_a_server_that_is_not_known():
+    """The error for an unknown ``--server`` lists the servers."""
+    result = CliRunner().invoke(program, ["provider", "--server", "mistrall"])
+    assert result.exit_code == 2
+    assert "'mistrall' is not one of 'mistral', 'deepseek'" in result.output
+
+
+@pytest.mark.long
+def test_provider_answers_as_the_server_that_is_chosen():
+    """With ``--server`` refusals have the server's words and form."""
+    running, greeting = start_provider("--server", "lmstudio")
+    tool = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "tools": [tool]}
+    body["tool_choice"] = {"type": "function", "function": {"name": "read"}}
+    try:
+        response = httpx2.post(f"{greeting['url']}/v1/chat/completions", json=body)
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=30)
+    assert response.status_code == 400
+    assert list(response.json()) == ["error"]
+    assert response.json()["error"].startswith("Invalid tool_choice type: 'object'.")
