@@ -18,6 +18,7 @@ from holdfast.config.tables import Override, StoreLimits
 from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings_check import SettingsProblem, change_settings, check_settings
+from holdfast.providers.dialects.registry import check_provider_name
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 
@@ -146,13 +147,17 @@ def get_target(
     asked_output: int | None = None,
     catalog: Catalog | None = None,
     trusts_client: bool = False,
+    provider: str = "",
 ) -> Target:
     """Return everything known about requests to ``model`` over ``api``.
 
     ``window`` in tokens overrides the catalogue. An unknown model gets 200,000 tokens and a source that says so, an
     unknown API the strictest dialect. Without ``catalog`` the shipped one is used. With ``trusts_client`` a client's
-    own messages to an unknown server are not normalized. Raises ``ConfigError`` for values of other types.
+    own messages to an unknown server are not normalized. ``provider`` is who serves the model (``mistral``, ``groq``),
+    if its rules differ from those of the API and the model's name does not tell. Raises ``ConfigError`` for values of
+    other types, and for an unknown provider.
     """
+    check_provider_name(provider)
     # Checked here, since a wrong type would otherwise fail much later, in the middle of planning.
     raise_if_wrong_type(ConfigError, api=(api, str), model=(model, str), setup=(setup, RequestSetup))
     raise_if_wrong_type(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
@@ -161,7 +166,7 @@ def get_target(
     return Target(
         api=api,
         model=model,
-        dialect=model_catalog.get_dialect(api, model, trusting=trusts_client),
+        dialect=model_catalog.get_dialect(api, model, trusting=trusts_client, provider=provider),
         limits=model_catalog.get_limits(model, window, asked_output),
         setup=setup,
         cache_rules=model_catalog.get_cache_rules(api, model),

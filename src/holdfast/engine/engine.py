@@ -23,10 +23,11 @@ from holdfast.engine.hooks import Hooks
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.session import Session
 from holdfast.engine.upstream.sdk import wrap_upstream
-from holdfast.engine.upstream.upstream import Upstream
+from holdfast.engine.upstream.upstream import Upstream, get_server_name
 from holdfast.errors import ConfigError, DeadlineExceeded, raise_if_wrong_type
 from holdfast.events import EventListener
 from holdfast.planning.pipeline import Policy
+from holdfast.providers.dialects.registry import find_provider_by_url
 from holdfast.providers.registry import get_api_spec
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
@@ -125,7 +126,7 @@ class Engine:
             ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
         )
         wrapped_upstream = wrap_upstream(upstream, api)
-        default_target = target or _find_model_target(api, model, config.catalog)
+        default_target = target or _find_model_target(api, model, config.catalog, wrapped_upstream)
         default_api = api or (default_target.api if default_target is not None else "")
         resources = EngineResources(
             upstream=wrapped_upstream,
@@ -253,12 +254,13 @@ def _make_summary_writers(
         raise ConfigError(
             f"summary_model={model!r} names no API; give Engine.open api=… too, or writers=[SummaryWriter(…)]"
         )
-    target = _find_model_target(api, model, catalog)
+    target = _find_model_target(api, model, catalog, upstream)
     return [] if target is None else [SummaryWriter(upstream, target)]
 
 
-def _find_model_target(api: str, model: str, catalog: Catalog) -> Target | None:
-    """Return the catalog's target for ``model`` on ``api``, or None if one of them is not given."""
+def _find_model_target(api: str, model: str, catalog: Catalog, upstream: Upstream) -> Target | None:
+    """Return the target for ``model`` on ``api`` at the provider of ``upstream``; None if model or API is not given."""
     if not api or not model:
         return None
-    return get_target(get_api_spec(api).api, model, catalog=catalog)
+    provider = find_provider_by_url(get_server_name(upstream))
+    return get_target(get_api_spec(api).api, model, catalog=catalog, provider=provider)

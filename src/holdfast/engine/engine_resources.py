@@ -19,8 +19,10 @@ from holdfast.engine.environment.environment import Environment
 from holdfast.engine.field_memory import FieldMemory
 from holdfast.engine.hooks import Hooks
 from holdfast.engine.upstream.server_windows import ServerWindows
-from holdfast.engine.upstream.upstream import Upstream
+from holdfast.engine.upstream.upstream import Upstream, get_server_name
 from holdfast.events import Event, EventListener
+from holdfast.providers.dialects.registry import find_provider_by_url
+from holdfast.providers.fix.request_fields import FieldFixes
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 from holdfast.store.tree.tree import get_time_ms, make_entry_ids
@@ -32,7 +34,9 @@ CheckMode: TypeAlias = Literal["all", "changed", "none"]
 _LOG = logging.getLogger(__name__)
 # Far more models than anybody uses in turn; the bound is against clients that make up names. Chosen by judgement.
 MAX_CACHED_TARGETS = 256
-"""Targets kept, one for each API and model."""
+"""Targets kept, one for each API, model and provider."""
+MAX_FIELD_FIXES = 1_024
+"""Sets of options whose fixes are kept. Few clients change theirs from request to request. Chosen by judgement."""
 
 
 @dataclass
@@ -78,8 +82,10 @@ class EngineResources:
     lanes: Lanes = field(default_factory=Lanes)
     compaction_trackers: WeakSet[CompactionTracker] = field(default_factory=WeakSet)
     """The trackers of all sessions still in use, to be closed with the engine."""
-    _targets: dict[tuple[str, str], Target] = field(default_factory=dict)
-    """Cached targets by API and model."""
+    field_fixes: dict[bytes, FieldFixes] = field(default_factory=dict)
+    """What was found out about the options of clients, by a digest of these."""
+    _targets: dict[tuple[str, str, str], Target] = field(default_factory=dict)
+    """Cached targets by API, model and provider."""
     _worker: WorkerThread = field(default_factory=WorkerThread)
 
     def emit_event(self, event: Event) -> None:
@@ -109,15 +115,23 @@ class EngineResources:
         self.window = window
         self._targets = {}  # a new dict: a lookup still running in the worker fills the old one
 
-    def resolve_target(self, api: str, model: str) -> Target:
+    def remember_field_fixes(self, key: bytes, field_fixes: FieldFixes) -> None:
+        """Keep ``field_fixes`` for later requests with the same options."""
+        if len(self.field_fixes) >= MAX_FIELD_FIXES:
+            self.field_fixes.clear()
+        self.field_fixes[key] = field_fixes
+
+    def resolve_target(self, api: str, model: str, upstream: Upstream | None = None) -> Target:
         """Return the target for ``model`` on ``api``: the engine's own if it matches, else from the catalog.
 
-        Called in the worker too, while ``set_catalog`` may replace the cache.
+        The address of ``upstream``, by default the engine's own, tells which provider's rules apply. Called in the
+        worker too, while ``set_catalog`` may replace the cache.
         """
         own_target, targets = self.target, self._targets
         if own_target is not None and own_target.api == api and model in ("", own_target.model):
             return own_target
-        cached_target = targets.get((api, model))
+        provider = find_provider_by_url(get_server_name(upstream or self.upstream))
+        cached_target = targets.get((api, model, provider))
         if cached_target is None:
             cached_target = get_target(
                 api,
@@ -125,8 +139,9 @@ class EngineResources:
                 window=self.window,
                 catalog=self.catalog,
                 trusts_client=self.trusts_client_limits,
+                provider=provider,
             )
             if len(targets) >= MAX_CACHED_TARGETS:
                 targets.clear()
-            targets[api, model] = cached_target
+            targets[api, model, provider] = cached_target
         return cached_target

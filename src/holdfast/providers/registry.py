@@ -56,7 +56,8 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     spec = API_SPECS.get(api)
     if spec is None:
         return Dialect(api)
-    name = provider or find_provider(api, model) or find_open_model_provider(api, model)
+    known_provider = provider or find_provider(api, model)
+    name = known_provider or find_open_model_provider(api, model)
     rules = get_provider_rules(api, model, name)
     # A provider whose rules we know is described by its differences from the one that defined the API.
     is_known = rules is not None and not keeps_client_content(name)
@@ -64,7 +65,7 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     dialect = replace(dialect, refused_kinds=_list_refused_kinds(spec))
     if rules is None:
         return dialect
-    return adapt_dialect(dialect, name, rules)
+    return adapt_dialect(dialect, known_provider, rules)
 
 
 def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:

@@ -480,12 +480,13 @@ def _check_outgoing_request(
     is checked, so that the cost of a check does not grow with the conversation.
     """
     client_body = None
+    dialect = template.target.dialect
     if is_as_planned and runtime.resources.check_mode == "changed":
         client_body = template.parsed_body
     last_checked = runtime.last_checked_request
     broken_rule = ""
-    if client_body is None or not is_already_checked(upstream_request, messages, client_body, last_checked):
-        check_result = check_request(upstream_request, hook="" if is_as_planned else "transform_messages")
+    if client_body is None or not is_already_checked(upstream_request, messages, client_body, last_checked, dialect):
+        check_result = check_request(upstream_request, dialect, hook="" if is_as_planned else "transform_messages")
         upstream_request, broken_rule = check_result.upstream_request, check_result.fixed_rule
     if client_body is not None and not broken_rule:
         runtime.last_checked_request = make_check_baseline(upstream_request, messages)

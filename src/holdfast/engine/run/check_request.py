@@ -21,6 +21,7 @@ from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.providers.requests.request_body import render_request
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
+from holdfast.state.dialect import Dialect
 
 # Parallel calls come back in as many messages at most. More than that is rare enough to pay for a full check, and the
 # bound keeps the search from walking a long history. Chosen by judgement.
@@ -106,6 +107,7 @@ def is_already_checked(
     messages: Sequence[SizedMessage],
     client_body: ParsedRequest,
     checked: CheckedRequest | None,
+    dialect: Dialect,
 ) -> bool:
     """Return whether ``upstream_request`` only adds to ``checked``, and the added messages break no rule.
 
@@ -124,23 +126,29 @@ def is_already_checked(
     else:
         shown_messages = [_CHECKED_PLACEHOLDER, *new_messages]
     new_body = render_request(client_body, shown_messages)
-    return not _find_errors(replace(upstream_request, body=new_body))
+    return not _find_errors(replace(upstream_request, body=new_body), dialect)
 
 
-def check_request(upstream_request: UpstreamRequest, *, hook: str = "") -> CheckResult:
+def check_request(upstream_request: UpstreamRequest, dialect: Dialect, *, hook: str = "") -> CheckResult:
     """Return ``upstream_request`` as its API accepts it, fixed if its messages broke a rule.
 
     A conversation can break rules without anybody's mistake: answers of compatible servers do not always keep the rules
     that the API has for its input. Raises ``InvalidRequest``, with the place and the rule, if the request cannot be
     fixed, and always if a ``hook`` made its messages: a hook's mistake must not be hidden.
     """
-    findings = _find_errors(upstream_request)
+    findings = _find_errors(upstream_request, dialect)
     if not findings:
         return CheckResult(upstream_request)
     if not hook and all(_can_fix(finding, upstream_request) for finding in findings):
-        fix_result = fix_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
+        fix_result = fix_request(
+            upstream_request.body,
+            upstream_request.api,
+            model=upstream_request.model,
+            provider=dialect.provider,
+            dialect=lambda _api, _model: dialect,
+        )
         fixed_request = replace(upstream_request, body=fix_result.body)
-        if not _find_errors(fixed_request):
+        if not _find_errors(fixed_request, dialect):
             return CheckResult(fixed_request, findings[0].rule)
     raise _make_invalid_request_error(upstream_request, findings, hook)
 
@@ -196,8 +204,10 @@ def _extend_back_to_calls(messages: Sequence[SizedMessage], last: int) -> Sequen
     return None
 
 
-def _find_errors(upstream_request: UpstreamRequest) -> list[Finding]:
-    findings = validate_request(upstream_request.body, upstream_request.api, model=upstream_request.model)
+def _find_errors(upstream_request: UpstreamRequest, dialect: Dialect) -> list[Finding]:
+    findings = validate_request(
+        upstream_request.body, upstream_request.api, model=upstream_request.model, provider=dialect.provider
+    )
     errors: list[Finding] = []
     for finding in findings:
         if finding.level == "error" and finding.rule not in _UNCHECKED_RULES:

@@ -25,6 +25,7 @@ from holdfast.engine.request_template import (
 )
 from holdfast.engine.run.decide import decide_next_request, emit_new_decisions
 from holdfast.engine.run.request_target import resolve_request_target
+from holdfast.engine.run.fix_fields import fix_client_fields
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
@@ -34,7 +35,7 @@ from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.recovery.machine import RecoveryState, start_recovery
 from holdfast.state.calibration.model_stats import get_model_stats
 from holdfast.state.plan import Plan
-from holdfast.state.target import PlanInputs
+from holdfast.state.target import PlanInputs, Target
 
 
 class PreparedRun(Struct, frozen=True):
@@ -72,7 +73,8 @@ async def prepare_run(
 ) -> tuple[PreparedRun, PreparedRequest]:
     """Append the input to the log and return the run with its first request, decided and in the log."""
     if isinstance(parsed_input, ParsedRequest):
-        parsed_body = parsed_input
+        target = _resolve_body_target(runtime, parsed_input, request_options)
+        parsed_body = await fix_client_fields(runtime, parsed_input, target, request_options)
         prepared_run = await runtime.resources.run_in_worker(
             lambda: _prepare_from_body(runtime, parsed_body, request_options)
         )
@@ -92,18 +94,21 @@ async def prepare_run(
     return prepared_run, prepared_request
 
 
+def _resolve_body_target(
+    runtime: SessionRuntime, parsed_body: ParsedRequest, request_options: RequestOptions
+) -> Target:
+    model = parsed_body.model or request_options.model
+    return resolve_request_target(
+        runtime.resources, parsed_body.api, model, request_options.upstream, parsed_body
+    )
+
+
 def _prepare_from_body(
     runtime: SessionRuntime, parsed_body: ParsedRequest, request_options: RequestOptions
 ) -> PreparedRun:
     """Match a client's conversation against the log, append the new part, and plan its request."""
     journal = runtime.journal
-    target = resolve_request_target(
-        runtime.resources,
-        parsed_body.api,
-        parsed_body.model or request_options.model,
-        request_options.upstream,
-        parsed_body,
-    )
+    target = _resolve_body_target(runtime, parsed_body, request_options)
     with journal.batch_writes():
         journal.deliver_queued()
         journal.follow_conversation(parsed_body.messages, parsed_body.decode_message)

@@ -207,7 +207,7 @@ async def _retry_with_checks(
     if not template.is_client_body(upstream_request.body):
         return None
     with suppress(InvalidRequest):  # it breaks a rule, and no fix is known
-        if check_request(upstream_request).fixed_rule:
+        if check_request(upstream_request, template.target.dialect).fixed_rule:
             # From here on `runtime.requires_check` holds, and the next attempt fixes the body.
             await runtime.resources.run_in_worker(
                 lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)

@@ -34,7 +34,7 @@ def resolve_request_target(
     resources: EngineResources, api: str, model: str, upstream: Upstream | None, parsed_request: ParsedRequest | None
 ) -> Target:
     """Return the target of a request to ``model`` through ``upstream``, by default the engine's."""
-    target = resources.resolve_target(api, model)
+    target = resources.resolve_target(api, model, upstream)
     if target.limits.window_source in _USER_ORIGINS:
         return target
     upstream = upstream or resources.upstream

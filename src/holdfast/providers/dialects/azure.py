@@ -15,6 +15,8 @@ from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
+_RULES_BY_MODEL = frozenset({"model-sampling", "model-effort", "model-tools", "cache-retention"})
+"""OpenAI's rules about its models, which the name of a deployment does not tell."""
 _LITELLM = "BerriAI/litellm 1.110 leaves it out for Azure, 2026-11"
 
 
@@ -41,7 +43,7 @@ class NoItemStatus(Requirement, frozen=True, kw_only=True):
 
 
 def _build_chat_rules(_model: str) -> ProviderRules:
-    return ProviderRules(keeps_size_limits=True)
+    return ProviderRules(keeps_size_limits=True, skipped_rules=_RULES_BY_MODEL)
 
 
 def _build_responses_rules(_model: str) -> ProviderRules:
@@ -57,6 +59,7 @@ def _build_responses_rules(_model: str) -> ProviderRules:
         ),
         dialect_changes={"supports_compaction": False},
         keeps_size_limits=True,
+        skipped_rules=_RULES_BY_MODEL,
     )
 
 

@@ -181,7 +181,7 @@ def iter_requirements(api: str, model: str, provider: str) -> Iterator[Requireme
 
 
 def adapt_dialect(dialect: Dialect, provider: str, rules: ProviderRules) -> Dialect:
-    """Return the dialect of an API as ``provider`` has it."""
+    """Return the dialect of an API by ``rules``; ``provider`` is empty for an open model whose server is not known."""
     refused_kinds = (
         *(kind for kind in dialect.refused_kinds if kind not in rules.accepted_kinds),
         *rules.refused_kinds,

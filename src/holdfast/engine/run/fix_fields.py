@@ -1,0 +1,61 @@
+"""Fix the options of a client's body that its provider is known to refuse, before anything else is done with it.
+
+Only for clients of the proxy: a program that uses the engine gets an error with the place and the rule.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from msgspec.structs import replace
+
+from holdfast import events
+from holdfast.engine.request_template import RequestOptions
+from holdfast.engine.session_runtime import SessionRuntime
+from holdfast.providers.common.json.body_fields import parse_body_fields
+from holdfast.providers.fix.request_fields import FieldFixes, apply_field_fixes, find_field_fixes
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.requests.parsed_request import ParsedRequest, build_parsed_request
+from holdfast.state.target import Target
+
+
+async def fix_client_fields(
+    runtime: SessionRuntime, parsed_body: ParsedRequest, target: Target, request_options: RequestOptions
+) -> ParsedRequest:
+    """Return ``parsed_body`` without the fields that its provider refuses; each change is told once a session."""
+    resources = runtime.resources
+    if resources.check_mode != "changed" or request_options.observe_only or target.dialect.keeps_client_content:
+        return parsed_body
+    key = _digest_fields(parsed_body, target)
+    field_fixes = resources.field_fixes.get(key)
+    if field_fixes is None:
+        field_fixes = await resources.run_in_worker(
+            lambda: find_field_fixes(parsed_body.api, parsed_body.fields, target.model, target.dialect)
+        )
+        resources.remember_field_fixes(key, field_fixes)
+    if not field_fixes.changes:
+        return parsed_body
+    _emit_new_fixes(runtime, field_fixes)
+    spec = get_api_spec(parsed_body.api)
+    new_body = apply_field_fixes(parsed_body.body, parsed_body.fields, field_fixes)
+    fixed_body = build_parsed_request(spec, new_body, parse_body_fields(new_body), parsed_body.messages)
+    return replace(fixed_body, measured_setup=fixed_body.setup)
+
+
+def _digest_fields(parsed_body: ParsedRequest, target: Target) -> bytes:
+    """Return a digest of everything that the fixes depend on: API, model, provider, and the fields but the messages."""
+    messages_field = get_api_spec(parsed_body.api).messages_field
+    digest = blake2b(f"{parsed_body.api}\0{target.model}\0{target.dialect.provider}".encode(), digest_size=16)
+    for key, value in parsed_body.fields.items():
+        if key != messages_field:
+            digest.update(b"\0" + key.encode("utf-8", "surrogatepass") + b"\0")
+            digest.update(value)
+    return digest.digest()
+
+
+def _emit_new_fixes(runtime: SessionRuntime, field_fixes: FieldFixes) -> None:
+    for fix in field_fixes.fixes:
+        if (fix.rule, fix.path) not in runtime.told_field_fixes:
+            runtime.told_field_fixes.add((fix.rule, fix.path))
+            why = f"{fix.path}: {fix.why}; change the client's settings if it should not send this"
+            runtime.emit_event(events.NoticeGiven(runtime.key, fix.rule, why))

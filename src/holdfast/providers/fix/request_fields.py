@@ -1,0 +1,95 @@
+"""Fix the fields beside the messages of a request, for a client whose provider is known to refuse one of them.
+
+The messages are left out of the check: normalization makes them valid, and checking a long conversation for the sake of
+its options would cost time with every request. Only rules that are documented, or that people were refused for, count;
+a client that works must not be changed because of a rule from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Raw, Struct
+
+from holdfast.errors import FormatError
+from holdfast.messages.message import Message
+from holdfast.providers.common.json.body_fields import parse_body_fields
+from holdfast.providers.common.json.raw_json import encode_json, remove_json_fields, replace_json_fields
+from holdfast.providers.dialects.registry import iter_requirements
+from holdfast.providers.fix.fix_context import RequestFix
+from holdfast.providers.fix.fix_request import fix_request
+from holdfast.providers.registry import get_api_spec
+from holdfast.providers.rules.rule import Finding, RuleEvidence
+from holdfast.providers.rules.validate import validate_request
+from holdfast.state.dialect import Dialect
+
+_CERTAIN_EVIDENCE: frozenset[RuleEvidence] = frozenset({"documented", "observed"})
+
+
+class FieldFixes(Struct, frozen=True):
+    """What to change in the fields beside the messages."""
+
+    changes: Mapping[str, bytes | None] = {}
+    """New values by field; None removes it."""
+    fixes: tuple[RequestFix, ...] = ()
+    """What was wrong, for the user."""
+
+
+NO_FIELD_FIXES = FieldFixes()
+
+
+def find_field_fixes(api: str, fields: Mapping[str, Raw], model: str, dialect: Dialect) -> FieldFixes:
+    """Find the changes that make ``fields``, the top level of a body, valid for ``model``; none if they are valid.
+
+    The messages among the fields do not matter.
+    """
+    spec = get_api_spec(api)
+    stand_in = spec.encode_message(Message.from_text("user", "Continue."), None)
+    stub_fields = {key: value for key, value in fields.items() if key != spec.messages_field}
+    stub = encode_json({**stub_fields, spec.messages_field: [Raw(element) for element in stand_in]})
+    errors = _list_certain_errors(stub, api, model, dialect)
+    if not errors:
+        return NO_FIELD_FIXES
+    try:
+        result = fix_request(stub, api, model=model, provider=dialect.provider, dialect=lambda _api, _model: dialect)
+    except FormatError:
+        return NO_FIELD_FIXES
+    broken_rules = {finding.rule for finding in errors}
+    if broken_rules & {finding.rule for finding in result.findings if finding.level == "error"}:
+        # A part of it could not be fixed, so the provider's own words about it help the user more.
+        return NO_FIELD_FIXES
+    new_fields = parse_body_fields(result.body)
+    changes: dict[str, bytes | None] = {}
+    for key in {**stub_fields, **new_fields}:
+        old, new = stub_fields.get(key), new_fields.get(key)
+        if key != spec.messages_field and old != new:
+            changes[key] = None if new is None else bytes(new)
+    fixes = tuple(fix for fix in result.fixes if fix.rule in broken_rules)
+    return FieldFixes(changes, fixes)
+
+
+def _list_certain_errors(body: bytes, api: str, model: str, dialect: Dialect) -> list[Finding]:
+    """Return the errors in ``body``, messages aside, if all of them are by certain rules; else none."""
+    spec = get_api_spec(api)
+    evidence_by_rule = {rule.name: rule.evidence for rule in spec.rules.rules}
+    for requirement in iter_requirements(api, model, dialect.provider):
+        evidence_by_rule[f"{dialect.provider}.{requirement.rule}"] = requirement.evidence
+    errors = []
+    for finding in validate_request(body, api, model=model, provider=dialect.provider):
+        if finding.level != "error" or finding.path.startswith(f"$.{spec.messages_field}"):
+            continue
+        if evidence_by_rule.get(finding.rule) not in _CERTAIN_EVIDENCE:
+            return []
+        errors.append(finding)
+    return errors
+
+
+def apply_field_fixes(body: bytes, fields: Mapping[str, Raw], field_fixes: FieldFixes) -> bytes:
+    """Return ``body`` with the changes made; the same object if there are none. All other bytes stay."""
+    removed = [key for key, value in field_fixes.changes.items() if value is None]
+    new_values = {key: value for key, value in field_fixes.changes.items() if value is not None}
+    if removed:
+        body = remove_json_fields(body, fields, removed)
+    if new_values:
+        body = replace_json_fields(body, parse_body_fields(body), new_values)
+    return body
