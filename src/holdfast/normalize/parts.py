@@ -335,7 +335,7 @@ def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Media | Text:
 
 def can_role_hold_media(part: Media, dialect: Dialect, role: str) -> bool:
     """Return whether a message of ``role`` may hold ``part``."""
-    if role == "assistant" and not dialect.allows_media_from_model:
+    if not dialect.allows_media or (role == "assistant" and not dialect.allows_media_from_model):
         return False
     if not part.source:
         # Only an Anthropic document of content blocks has no source; its raw bytes hold the content.

@@ -97,6 +97,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """An image's type must have its registered name: ``image/jpg`` is refused where ``image/jpeg`` is taken."""
     takes_url_base64: bool = False
     """Base64 may have the URL-safe alphabet, and no padding."""
+    allows_media: bool = True
+    """Media may be sent at all; if not, a line stands for each."""
     allows_media_urls: bool = True
     """A medium may be an address in place of its bytes; if not, only one that begins as the next field says."""
     media_url_beginnings: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.config import get_target
 from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
 from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
@@ -13,6 +14,7 @@ from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.requests.request_body import build_request_body, render_request
 
 API, MODEL = "anthropic", "claude-sonnet-4-5"
+DIALECT = get_target(API, MODEL).dialect
 FIRST = [
     Message.from_text("user", "Mend the fares."),
     Message.from_text("assistant", "Which?"),
@@ -54,6 +56,7 @@ def test_is_already_checked_accepts_new_client_messages():
         replace_first(LATER_BODY),
         LATER_BODY,
         make_previous_request(),
+        DIALECT,
     )
 
 
@@ -65,6 +68,7 @@ def test_is_already_checked_rejects_another_prefix():
         replace_first(LATER_BODY, other),
         LATER_BODY,
         make_previous_request(),
+        DIALECT,
     )
 
 
@@ -72,7 +76,7 @@ def test_is_already_checked_rejects_new_messages_of_ours():
     """A message that differs from the client's is checked, even if it breaks no rule."""
     slots = (*replace_first(LATER_BODY)[:-1], SizedMessage(Message.from_text("user", "Thanks!"), api=API))
     assert not is_already_checked(
-        build_upstream_request(LATER_BODY, *slots), slots, LATER_BODY, make_previous_request()
+        build_upstream_request(LATER_BODY, *slots), slots, LATER_BODY, make_previous_request(), DIALECT
     )
 
 
@@ -85,6 +89,7 @@ def test_is_already_checked_rejects_changed_fields():
             replace_first(parsed),
             parsed,
             make_previous_request(),
+            DIALECT,
         )
 
 
@@ -92,7 +97,11 @@ def test_is_already_checked_rejects_another_model():
     """The model can come from the URL, so the body does not show it."""
     request = build_upstream_request(LATER_BODY, *replace_first(LATER_BODY))
     assert not is_already_checked(
-        replace(request, model="claude-opus-5-5"), replace_first(LATER_BODY), LATER_BODY, make_previous_request()
+        replace(request, model="claude-opus-5-5"),
+        replace_first(LATER_BODY),
+        LATER_BODY,
+        make_previous_request(),
+        DIALECT,
     )
 
 
@@ -100,7 +109,11 @@ def test_is_already_checked_rejects_client_messages_that_break_a_rule():
     """An error in the client's own messages can be fixed, so the whole request is checked."""
     parsed = parse_client_body(*FIRST, Message.from_text("assistant", "Done."), Message("user", (Text(" "),)))
     assert not is_already_checked(
-        build_upstream_request(parsed, *replace_first(parsed)), replace_first(parsed), parsed, make_previous_request()
+        build_upstream_request(parsed, *replace_first(parsed)),
+        replace_first(parsed),
+        parsed,
+        make_previous_request(),
+        DIALECT,
     )
 
 
@@ -116,7 +129,7 @@ def test_is_already_checked_includes_the_calls_of_new_results():
     )
     checked = make_check_baseline(build_upstream_request(first, *replace_first(first)), replace_first(first))
     assert is_already_checked(
-        build_upstream_request(parsed, *replace_first(parsed)), replace_first(parsed), parsed, checked
+        build_upstream_request(parsed, *replace_first(parsed)), replace_first(parsed), parsed, checked, DIALECT
     )
 
 
@@ -131,4 +144,4 @@ def test_check_request_leaves_options_by_model_to_the_server():
     """A gateway may serve a model of OpenAI's name by other rules, so its options do not stop a request."""
     body = b'{"model": "gpt-6.2-sol", "temperature": 0.2, "messages": [{"role": "user", "content": "Mend."}]}'
     request = UpstreamRequest("openai-chat", body, "gpt-6.2-sol")
-    assert check_request(request).upstream_request is request
+    assert check_request(request, DIALECT).upstream_request is request

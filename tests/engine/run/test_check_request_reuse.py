@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis_strategies import broken_history_strategy, conversation_strategy
 from msgspec.structs import replace
 
+from holdfast.config import get_target
 from holdfast.engine.run.check_request import is_already_checked, make_check_baseline
 from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.messages.message import Message
@@ -89,7 +90,7 @@ def test_is_already_checked_passes_only_errors_of_the_client_body(messages, mode
     assume(requests is not None)
     sent, shown, client_body = requests
     checked = None if find_broken_rules(sent[0]) else make_check_baseline(sent[0], shown[0])
-    if is_already_checked(sent[1], shown[1], client_body, checked):
+    if is_already_checked(sent[1], shown[1], client_body, checked, get_target(*model).dialect):
         assert find_broken_rules(sent[1]) <= find_broken_rules(replace(sent[1], body=client_body.body))
 
 
@@ -102,4 +103,4 @@ def test_is_already_checked_accepts_every_sound_continuation(messages, model, en
     assume(not find_broken_rules(sent[0]) and not find_broken_rules(sent[1]))
     checked = make_check_baseline(sent[0], shown[0])
     assume(checked is not None)
-    assert is_already_checked(sent[1], shown[1], client_body, checked)
+    assert is_already_checked(sent[1], shown[1], client_body, checked, get_target(*model).dialect)

@@ -24,8 +24,8 @@ from holdfast.engine.request_template import (
     parse_and_measure_body,
 )
 from holdfast.engine.run.decide import decide_next_request, emit_new_decisions
-from holdfast.engine.run.request_target import resolve_request_target
 from holdfast.engine.run.fix_fields import fix_client_fields
+from holdfast.engine.run.request_target import resolve_request_target
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
@@ -98,9 +98,7 @@ def _resolve_body_target(
     runtime: SessionRuntime, parsed_body: ParsedRequest, request_options: RequestOptions
 ) -> Target:
     model = parsed_body.model or request_options.model
-    return resolve_request_target(
-        runtime.resources, parsed_body.api, model, request_options.upstream, parsed_body
-    )
+    return resolve_request_target(runtime.resources, parsed_body.api, model, request_options.upstream, parsed_body)
 
 
 def _prepare_from_body(

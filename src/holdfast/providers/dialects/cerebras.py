@@ -26,7 +26,7 @@ _REQUIREMENTS = (
 def _build_chat_rules(_model: str) -> ProviderRules:
     return ProviderRules(
         requirements=_REQUIREMENTS,
-        dialect_changes={"reasoning_fields": ("reasoning",)},
+        dialect_changes={"reasoning_fields": ("reasoning",), "allows_thinking_in_any_role": False},
         refused_kinds=("message.reasoning_details",),
         skipped_rules=frozenset({"tool-schema", "images"}),
     )

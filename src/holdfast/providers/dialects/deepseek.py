@@ -70,7 +70,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             ),
         ]
     if _READS_TEXT_ONLY.match(model):
-        dialect_changes["max_images"] = 0
+        dialect_changes["allows_media"] = False
         requirements.append(
             PartTypes(
                 types=("text",),

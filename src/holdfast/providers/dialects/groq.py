@@ -71,7 +71,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         )
     return ProviderRules(
         requirements=tuple(requirements),
-        dialect_changes={"reasoning_fields": ("reasoning",)},
+        dialect_changes={"reasoning_fields": ("reasoning",), "allows_thinking_in_any_role": False},
         refused_kinds=("message.name", "message.function_call", "message.reasoning_details"),
         skipped_rules=frozenset({"tool-schema", "images"}),
     )

@@ -5,6 +5,8 @@ Sources: the generated schema of mistralai/client-python (2026-06-30), docs.mist
 
 from __future__ import annotations
 
+import re
+
 from holdfast.providers.dialects.chat_requirements import (
     AllowedRoles,
     CallIdForm,
@@ -15,7 +17,9 @@ from holdfast.providers.dialects.chat_requirements import (
 )
 from holdfast.providers.dialects.field_requirements import AllowedValues, KnownFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirement import Requirement
 
+_CHOOSES_TO_THINK = re.compile(r"mistral-(?:small-2603|medium-3[.-]5|medium-2604)")
 _SCHEMA = "schema of mistralai/client-python, 2026-06-30"
 _KNOWN_FIELDS = frozenset(
     {
@@ -50,11 +54,6 @@ _REQUIREMENTS = (
         renamed={"max_completion_tokens": "max_tokens", "seed": "random_seed"},
         source=f"422 extra_forbidden: partITech/php-mistral#76, 2025-11-13; fields: {_SCHEMA}",
     ),
-    AllowedValues(
-        field="reasoning_effort",
-        values=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
-        source=f"{_SCHEMA}; levels of a model: anomalyco/models.dev#7334, 2026-09-17",
-    ),
     CallIdForm(
         pattern="[a-zA-Z0-9]{9}",
         form="exactly nine letters and digits",
@@ -83,9 +82,23 @@ _REQUIREMENTS = (
 )
 
 
-def _build_chat_rules(_model: str) -> ProviderRules:
+def _build_effort_requirement(model: str) -> Requirement:
+    """Return which levels of thinking the model has."""
+    if _CHOOSES_TO_THINK.match(model):
+        return AllowedValues(
+            field="reasoning_effort",
+            values=("none", "high"),
+            replacements={"minimal": "none", "low": "high", "medium": "high", "xhigh": "high", "max": "high"},
+            source="docs.mistral.ai/capabilities/reasoning/adjustable; code 3051: models.dev#7334, 2026-09-17",
+        )
+    return AllowedValues(
+        field="reasoning_effort", values=("none", "minimal", "low", "medium", "high", "xhigh", "max"), source=_SCHEMA
+    )
+
+
+def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
-        requirements=_REQUIREMENTS,
+        requirements=(*_REQUIREMENTS, _build_effort_requirement(model)),
         dialect_changes={
             "must_start_with_user": True,
             "must_end_with_user": True,
@@ -99,6 +112,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             "id_min": 9,
             "id_max": 9,
             "reasoning_fields": (),
+            "allows_thinking_in_any_role": False,
             # Eight on a vision model of 2025: earendil-works/pi#120.
             "max_images": 8,
             "allowed_kinds_by_role": {"system": (), "assistant": ("refusal", "thinking"), "tool": ()},

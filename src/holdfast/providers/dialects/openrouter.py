@@ -62,7 +62,17 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         requirements=_REQUIREMENTS,
         # Which limits hold depends on the provider that OpenRouter chooses, and it drops options that one lacks.
         skipped_rules=frozenset(
-            {"tools", "stop", "images", "sampling", "model-sampling", "model-effort", "model-tools", "cache-retention", "tool-schema"}
+            {
+                "tools",
+                "stop",
+                "images",
+                "sampling",
+                "model-sampling",
+                "model-effort",
+                "model-tools",
+                "cache-retention",
+                "tool-schema",
+            }
         ),
     )
 

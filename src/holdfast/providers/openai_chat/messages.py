@@ -193,9 +193,7 @@ def _decode_parts_with_fields(wire: _WireMessage, raw: Raw) -> list[Part]:
     for key, value in decode_json_fields(raw).items():
         if key in _INTERPRETED_FIELDS:
             continue
-        # An empty reasoning counts: DeepSeek wants the field back with each answer, and takes an empty text.
-        is_empty_reasoning = key in _REASONING_FIELDS and wire.role == "assistant" and bytes(value) == b'""'
-        if bytes(value) in _EMPTY_JSON and not is_empty_reasoning:
+        if bytes(value) in _EMPTY_JSON and not _is_empty_reasoning(key, value):
             continue
         if key in _REASONING_FIELDS:
             reasoning.append(_read_reasoning(key, value))
@@ -206,6 +204,11 @@ def _decode_parts_with_fields(wire: _WireMessage, raw: Raw) -> list[Part]:
         other_fields.append(Opaque("message.role", Raw(b'"developer"')))
     calls = map(_decode_call, wire.tool_calls or ())
     return [*reasoning, *_decode_message_content(wire), *calls, *other_fields]
+
+
+def _is_empty_reasoning(key: str, value: Raw) -> bool:
+    """Return whether a field is reasoning without text: DeepSeek wants it back with each answer, and takes it empty."""
+    return key in _REASONING_FIELDS and bytes(value) == b'""'
 
 
 _ROLE_BY_WIRE_ROLE: dict[str, Role] = {
@@ -418,7 +421,7 @@ def _order_like_base(new_fields: dict[str, Any], base_fields: dict[str, Raw]) ->
     for key, raw in base_fields.items():
         if key in new_fields:
             ordered[key] = new_fields[key]
-        elif bytes(raw) in _EMPTY_JSON:
+        elif bytes(raw) in _EMPTY_JSON and not _is_empty_reasoning(key, raw):
             ordered[key] = raw
     return ordered | new_fields
 
