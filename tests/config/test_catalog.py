@@ -246,7 +246,7 @@ def test_get_target_selects_the_dialect_by_the_lines_provider() -> None:
     dialect = build_dialect_with_line('match = "house-model"\nprovider = "openai"', "openai-chat", "house-model")
     assert dialect == replace(openai, model="house-model")
     dialect = build_dialect_with_line('match = "gpt-5.5"\nprovider = "vllm"', "openai-chat", "gpt-5.5")
-    assert dialect == replace(strict, model="gpt-5.5"), "OpenAI's image limit does not apply either"
+    assert dialect == replace(strict, model="gpt-5.5", provider="vllm"), "OpenAI's image limit does not apply either"
     mistral = build_dialect_with_line('match = "house-model"\nprovider = "mistral"', "openai-chat", "house-model")
     assert (mistral.id_min, mistral.id_max, mistral.id_pattern) == (9, 9, "[a-zA-Z0-9]")
     assert get_target("openai-chat", "mistral-large-latest").dialect.id_min == 9
@@ -446,8 +446,9 @@ def test_get_dialect_trusts_clients_of_an_unknown_server() -> None:
         catalog = parse_catalog(f"[[model]]\n{line}", CONFIG_FILE_NAME).merge_before(load_shipped_catalog())
         return catalog.get_dialect(api, model, trusting=True).keeps_client_content
 
-    assert all(keeps_content("openai-chat", model) for model in ("house-model", "deepseek-chat", "gpt-oss-120b"))
+    assert all(keeps_content("openai-chat", model) for model in ("house-model", "mistralai/mistral-7b", "gpt-oss-120b"))
     assert keeps_content("anthropic", "glm-5")
+    assert not any(keeps_content("openai-chat", model) for model in ("deepseek-flash", "mistral-large-latest"))
     makers = [("openai-chat", "gpt-5.5"), ("anthropic", "claude-sonnet-4-5"), ("anthropic", "claude-opus-9")]
     assert not any(
         keeps_content(*api_and_model)

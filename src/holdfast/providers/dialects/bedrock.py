@@ -14,7 +14,6 @@ from holdfast.providers.dialects.field_requirements import (
     RefusedBetas,
     RefusedFields,
     RefusedToolTypes,
-    RequiredFields,
 )
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Requirement
@@ -58,9 +57,6 @@ def _build_messages_rules(model: str) -> ProviderRules:
             evidence="observed",
             source="'Extra inputs are not permitted'; fields: AWS user guide, parameters of Anthropic Claude Messages",
         ),
-        RequiredFields(
-            fields=("max_tokens",), source="AWS user guide, parameters of Anthropic Claude Messages, 2026-11"
-        ),
         RefusedFields(
             fields=("cache_control",),
             reason="automatic caching is not available on Bedrock",
@@ -93,7 +89,6 @@ def _build_messages_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
         keeps_size_limits=True,
-        skipped_rules=frozenset({"required"}),  # the address names the model of InvokeModel
     )
 
 

@@ -51,11 +51,10 @@ class NoMixedTools(Requirement, frozen=True, kw_only=True):
 
 
 _CLAUDE_REQUIREMENTS: tuple[Requirement, ...] = (
-    RequiredFields(fields=("anthropic_version", "max_tokens"), source=_CLAUDE_PAGE),
+    RequiredFields(fields=("anthropic_version",), source=_CLAUDE_PAGE),
     RefusedFields(fields=("model",), reason="the address names the model", source=_CLAUDE_PAGE),
     RefusedFields(
         fields=("output_format",),
-        renamed={},
         reason="it is deprecated and refused here",
         evidence="observed",
         source="BerriAI/litellm 1.110, Vertex AI transformation, 2026-11",
@@ -79,11 +78,7 @@ _GEMINI_REQUIREMENTS: tuple[Requirement, ...] = (
 
 
 def _build_messages_rules(_model: str) -> ProviderRules:
-    return ProviderRules(
-        requirements=_CLAUDE_REQUIREMENTS,
-        keeps_size_limits=True,
-        skipped_rules=frozenset({"required"}),  # the address names the model
-    )
+    return ProviderRules(requirements=_CLAUDE_REQUIREMENTS, keeps_size_limits=True)
 
 
 def _build_gemini_rules(_model: str) -> ProviderRules:
