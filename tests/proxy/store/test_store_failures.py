@@ -356,11 +356,11 @@ def test_keep_alive_head_reports_the_unrecorded_state(open_client, make_chat, ma
 
         async def handle_async_request(self, request):
             """Wait, then answer."""
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.6)
             return await super().handle_async_request(request)
 
     async def scenario():
-        async with open_client(SlowUpstream(upstream.provider), store, keepalive=0.01) as client:
+        async with open_client(SlowUpstream(upstream.provider), store, keepalive=0.25) as client:
             return await client.post(chat.path, chat.body(), VERSION)
 
     reply = run(scenario)
