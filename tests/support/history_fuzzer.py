@@ -341,7 +341,7 @@ def _check_values(messages: Sequence[Message], target: Target) -> Iterator[str]:
 def _check_own_body(messages: Sequence[Message], target: Target) -> Iterator[str]:
     """Yield the violations when a history is parsed from a request body of the API itself."""
     raw = build_request_body(
-        target.api, target.model, [SizedMessage(_drop_unsupported_parts(message, target.api)) for message in messages]
+        target.api, target.model, [SizedMessage(drop_unsupported_parts(message, target.api)) for message in messages]
     )
     parsed = parse_request(raw, target.api)
     if not any(has_nonblank_content(sized.message) for sized in parsed.messages):
@@ -383,7 +383,7 @@ _APIS_BY_PART_KIND = {
 """Opaque parts that only the bodies of some APIs can hold."""
 
 
-def _drop_unsupported_parts(message: Message, api: str) -> Message:
+def drop_unsupported_parts(message: Message, api: str) -> Message:
     """Return the message without the parts that no body of ``api`` can hold."""
     parts = (
         part
@@ -402,7 +402,7 @@ def _check_foreign_body(messages: Sequence[Message], target: Target, api: str) -
     """Yield the violations when a history is parsed from a request body of another API."""
     parsed = parse_request(
         build_request_body(
-            api, MANGLE_MODELS[api][0], [SizedMessage(_drop_unsupported_parts(message, api)) for message in messages]
+            api, MANGLE_MODELS[api][0], [SizedMessage(drop_unsupported_parts(message, api)) for message in messages]
         ),
         api,
     )

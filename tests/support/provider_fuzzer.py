@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from history_fuzzer import mangle_conversation
+from history_fuzzer import drop_unsupported_parts, mangle_conversation
 from msgspec import Raw
 
 from holdfast.config import load_shipped_catalog
@@ -151,12 +151,16 @@ def build_provider_request(seed: int, provider: str) -> tuple[str, str, bytes] |
         return None
     dialect = _get_dialect(api, model, provider)
     options = _choose_options(rng, api, model)
+    if provider == "vertex" and api == "anthropic":
+        options["anthropic_version"] = "vertex-2023-10-16"
     sized_messages = [SizedMessage(message) for message in messages]
     if rng.random() < 0.5:
         edits = normalize_history(messages, dialect)
         body = build_request_body(api, model, apply_normalization(sized_messages, edits), setup_fields=options)
     else:
-        parsed = parse_request(build_request_body(api, model, sized_messages, setup_fields=options), api)
+        # A client of this API cannot have sent what no body of it can hold.
+        own_messages = [SizedMessage(drop_unsupported_parts(message, api)) for message in messages]
+        parsed = parse_request(build_request_body(api, model, own_messages, setup_fields=options), api)
         if not any(has_nonblank_content(sized.message) for sized in parsed.messages):
             return None
         edits = normalize_history([sized.message for sized in parsed.messages], dialect, has_system_field=False)

@@ -524,4 +524,6 @@ def _map_tool_name(name: str, pattern: str, max_chars: int) -> str:
     safe_name = _INVALID_NAME_CHARS.sub("_", name)
     if not re.fullmatch(pattern, safe_name):  # some APIs want a letter or underscore first
         safe_name = f"_{safe_name}"
+    if not re.fullmatch(pattern, safe_name):  # others a letter
+        safe_name = f"t{safe_name}"
     return safe_name[:max_chars]

@@ -12,8 +12,11 @@ from typing import Any
 from holdfast.providers.dialects.field_requirements import (
     KnownFields,
     RefusedBetas,
+    RefusedCacheFields,
     RefusedFields,
+    RefusedToolFields,
     RefusedToolTypes,
+    RequiredFields,
 )
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Requirement
@@ -57,6 +60,22 @@ def _build_messages_rules(model: str) -> ProviderRules:
             evidence="observed",
             source="'Extra inputs are not permitted'; fields: AWS user guide, parameters of Anthropic Claude Messages",
         ),
+        RequiredFields(
+            fields=("anthropic_version",),
+            applies=lambda request: "model" not in request.body,
+            source="AWS user guide, parameters of Anthropic Claude Messages: InvokeModel, 2026-11",
+        ),
+        RefusedFields(
+            fields=("anthropic_beta", "betas"),
+            reason="beside a model in the body, betas are a header",
+            applies=lambda request: not _is_invoke_body(request),
+            source="AWS user guide, inference-messages-api, 2026-11",
+        ),
+        RefusedCacheFields(
+            fields=("scope",),
+            evidence="observed",
+            source="'cache_control.ephemeral.scope: Extra inputs are not permitted'; BerriAI/litellm 1.110 strips it",
+        ),
         RefusedFields(
             fields=("cache_control",),
             reason="automatic caching is not available on Bedrock",
@@ -76,6 +95,13 @@ def _build_messages_rules(model: str) -> ProviderRules:
         ),
     ]
     if _HAS_NO_FORMAT.match(model):
+        requirements.append(
+            RefusedToolFields(
+                fields=("strict",),
+                evidence="observed",
+                source="AI SDK amazon-bedrock 4.0, bedrock-anthropic-model-support, 2026-11",
+            )
+        )
         requirements.append(
             RefusedFields(
                 fields=("output_config.format",),

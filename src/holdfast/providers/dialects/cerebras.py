@@ -6,6 +6,7 @@ Sources: inference-docs.cerebras.ai, and refusals in public issues.
 from __future__ import annotations
 
 from holdfast.providers.dialects.chat_requirements import RefusedMessageFields
+from holdfast.providers.dialects.field_requirements import AllowedValues, RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 
 _REQUIREMENTS = (
@@ -14,6 +15,19 @@ _REQUIREMENTS = (
         evidence="observed",
         source="\"property 'messages.2.assistant.reasoning_content' is unsupported\": QwenLM/qwen-code#11045, "
         "2026-09-04",
+    ),
+    RefusedFields(
+        fields=("reasoning", "enable_thinking"),
+        evidence="observed",
+        source="\"property 'body.reasoning' is unsupported\": router-for-me/CLIProxyAPI discussion 1144; "
+        "OpenMinis#361, 2026-09",
+    ),
+    AllowedValues(
+        field="reasoning_effort",
+        values=("low", "medium", "high"),
+        replacements={"none": "low", "minimal": "low", "xhigh": "high", "max": "high"},
+        evidence="observed",
+        source="\"Input should be 'low', 'medium' or 'high'\": router-for-me/CLIProxyAPI discussion 1144",
     ),
     RefusedMessageFields(
         fields_by_role={"system": ("tool_calls", "tool_call_id"), "user": ("tool_calls", "tool_call_id")},

@@ -35,8 +35,8 @@ class AllowedRoles(Requirement, frozen=True, kw_only=True):
     def find_violations(self, request: ChatView) -> Violations:
         """Yield the messages of other roles."""
         for index, _, role in request.message_objects:
-            if role and role not in self.roles:
-                problem = f"the role {role} is refused here"
+            if role not in self.roles:
+                problem = f"the role {role or 'of this message'} is refused here"
                 yield f"$.messages[{index}].role", f"{problem}; use {join_names(self.roles, 'or')}"
 
 
@@ -236,6 +236,53 @@ class PartTypes(Requirement, frozen=True, kw_only=True):
             if role in self.roles and isinstance(kind, str) and kind not in self.types:
                 problem = f"a part of the type {format_json_value(kind)} is refused here"
                 yield f"$.messages[{at}].content[{index}].type", f"{problem}; send {join_names(self.types, 'or')}"
+
+
+class RefusedPartTypes(Requirement, frozen=True, kw_only=True):
+    """Types of parts that messages of some roles may not have."""
+
+    rule: ClassVar[str] = "refused-parts"
+    types: tuple[str, ...]
+    roles: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"A message ({', '.join(self.roles)}) has no parts of the type {join_names(self.types, 'or')}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the parts of these types."""
+        for at, index, part, role in request.parts:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if role in self.roles and kind in self.types:
+                problem = f"a part of the type {format_json_value(kind)} is refused in a message of the role {role}"
+                yield f"$.messages[{at}].content[{index}].type", f"{problem}; leave it out"
+
+
+class ImageTypes(Requirement, frozen=True, kw_only=True):
+    """The only types of images in data URLs."""
+
+    rule: ClassVar[str] = "image-type"
+    types: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The type of an image is {join_names(self.types, 'or')}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the images of other types."""
+        for at, index, part, _ in request.parts:
+            if not isinstance(part, Mapping) or part.get("type") != "image_url":
+                continue
+            image: Any = part.get("image_url")
+            url = image.get("url") if isinstance(image, Mapping) else image
+            if not isinstance(url, str) or not url.startswith("data:"):
+                continue
+            mime = url.removeprefix("data:").partition(",")[0].partition(";")[0].lower()
+            if mime not in self.types:
+                path = f"$.messages[{at}].content[{index}].image_url"
+                yield path, f"an image of the type {mime} is refused here; send {join_names(self.types, 'or')}"
 
 
 class ImageUrls(Requirement, frozen=True, kw_only=True):

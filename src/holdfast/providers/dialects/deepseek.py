@@ -34,6 +34,12 @@ def _build_chat_rules(model: str) -> ProviderRules:
             evidence="observed",
             source="\"unknown variant 'developer'\": decolua/9router#773, 2026-05-02",
         ),
+        ToolChoices(
+            choices=("auto", "none", "required", "named"),
+            reason="there is no such choice",
+            evidence="observed",
+            source="'any' is refused: BerriAI/litellm#37470, 2026",
+        ),
         NumberRange(
             field="max_tokens",
             low=1,
@@ -81,6 +87,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
+        refused_kinds=("message.role",),  # the role developer becomes system
         # Sixteen stop sequences, 600 images (guides), and a role of its own; how many tools is not documented.
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "media-bytes"}),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -267,6 +268,32 @@ class FieldNeedsField(Requirement, frozen=True, kw_only=True):
         return {steps: None}
 
 
+class TextForm(Requirement, frozen=True, kw_only=True):
+    """The form of a field that is a text."""
+
+    rule: ClassVar[str] = "field-form"
+    field: str
+    pattern: str
+    """Regular expression for the whole text."""
+    form: str
+    """The form in words."""
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"{self.field} is {self.form}, or missing."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the field if it has another form."""
+        value = get_field(request, self.field)
+        if value is not None and not (isinstance(value, str) and re.fullmatch(self.pattern, value)):
+            yield f"$.{self.field}", f"{self.field} is not {self.form}; send that, or leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
 class ToolChoices(Requirement, frozen=True, kw_only=True):
     """The only choices among the tools; ``named`` stands for an object that names one."""
 
@@ -437,6 +464,90 @@ def iter_functions(request: RequestView) -> Iterator[tuple[str, Mapping[str, Any
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping):
             yield f"$.tools[{index}].function", function
+
+
+class ToolNames(Requirement, frozen=True, kw_only=True):
+    """The form of the names of functions; renamed as calls are by normalization."""
+
+    rule: ClassVar[str] = "tool-names"
+    pattern: str
+    form: str
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"The name of a function is {self.form}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the names of another form."""
+        for path, function in iter_functions(request):
+            name = function.get("name")
+            if not isinstance(name, str) or not re.fullmatch(self.pattern, name):
+                yield f"{path}.name", f"tool name {format_json_value(name)} is not {self.form}; rename it"
+
+
+class RefusedToolFields(Requirement, frozen=True, kw_only=True):
+    """Fields of a tool itself, not of its function, that the platform refuses."""
+
+    rule: ClassVar[str] = "tool-field"
+    fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"A tool has no {join_names(self.fields)}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the refused fields of all tools."""
+        for index, tool in enumerate(request.get_list("tools")):
+            for name in self.fields:
+                if isinstance(tool, Mapping) and tool.get(name) is not None:
+                    yield f"$.tools[{index}].{name}", f"the tool has the field {name}, refused here; leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
+class RefusedCacheFields(Requirement, frozen=True, kw_only=True):
+    """Fields of cache breakpoints that the platform refuses, wherever a breakpoint stands in the Messages API."""
+
+    rule: ClassVar[str] = "cache-field"
+    fields: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"A cache breakpoint has no {join_names(self.fields)}."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the refused fields of all breakpoints."""
+        for path, block in _iter_breakpoint_places(request):
+            breakpoint_fields = block.get("cache_control")
+            for name in self.fields:
+                if isinstance(breakpoint_fields, Mapping) and name in breakpoint_fields:
+                    yield f"{path}.cache_control.{name}", f"a breakpoint has {name}, refused here; leave it out"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the field out."""
+        return {steps: None}
+
+
+def _iter_breakpoint_places(request: RequestView) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield path and value of everything in a Messages request that may carry a breakpoint."""
+    for field in ("tools", "system"):
+        yield from _iter_objects(f"$.{field}", request.body.get(field))
+    for index, message in _iter_objects("$.messages", request.body.get("messages")):
+        for path, block in _iter_objects(f"{index}.content", message.get("content")):
+            yield path, block
+            yield from _iter_objects(f"{path}.content", block.get("content"))
+
+
+def _iter_objects(path: str, values: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(values, list):
+        for index, value in enumerate(values):
+            if isinstance(value, Mapping):
+                yield f"{path}[{index}]", value
 
 
 class RefusedBetas(Requirement, frozen=True, kw_only=True):

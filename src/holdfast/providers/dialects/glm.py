@@ -20,6 +20,16 @@ _THINKS_ALWAYS = re.compile(r"glm-5\.3")
 def _build_chat_rules(model: str) -> ProviderRules:
     requirements: list[Requirement] = [
         UserMessageRequired(source=f"{_REFERENCE}; 1214: sst/opencode#2557, 2025-09"),
+        NumberRange(
+            field="max_tokens",
+            low=1,
+            high=131_072,
+            nearest_low=1,
+            nearest_high=131_072,
+            evidence="observed",
+            source="400 with the range [1,131072]: dev.to/aihubmix, GLM-5.3 guide, 2026-08-14; models of 4.5 and older "
+            "have less, which the refusal names",
+        ),
         NumberRange(field="temperature", low=0, high=1, nearest_high=1, source=_REFERENCE),
         NumberRange(field="top_p", low=0.01, high=1, nearest_low=0.01, nearest_high=1, source=_REFERENCE),
     ]

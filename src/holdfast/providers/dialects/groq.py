@@ -32,6 +32,12 @@ def _build_chat_rules(model: str) -> ProviderRules:
             evidence="observed",
             source="\"property 'store' is unsupported, did you mean 'stop'?\": public issue chatbot#21, 2025",
         ),
+        RefusedFields(
+            fields=("thinking", "enable_thinking", "thinking_budget", "reasoning"),
+            reason="Groq has no such field, and refuses unknown ones",
+            evidence="observed",
+            source="\"property 'X' is unsupported\": janhq/jan#8136, 2026; fields: console.groq.com/docs/reasoning",
+        ),
         FixedValues(values={"n": 1}, source=_DOCS),
         RefusedMessageFields(
             fields_by_role={

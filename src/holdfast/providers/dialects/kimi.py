@@ -7,20 +7,48 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.dialects.chat_requirements import ImageUrls, NonEmptyAnswers, ReturnedReasoning
-from holdfast.providers.dialects.field_requirements import AllowedValues, FixedValues, ToolChoices
+from holdfast.providers.dialects.chat_requirements import (
+    ImageTypes,
+    ImageUrls,
+    NonEmptyAnswers,
+    ReturnedReasoning,
+)
+from holdfast.providers.dialects.field_requirements import (
+    AllowedValues,
+    ExclusiveFields,
+    FixedValues,
+    ToolChoices,
+    ToolNames,
+)
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Requirement
 from holdfast.providers.rules.envelope import RequestView
 
 _K3 = re.compile(r"(?:kimi-)?k3")
 _ALWAYS_THINKS = re.compile(r"(?:kimi-)?k3|kimi-k2\.7|kimi-k2-thinking|kimi-for-coding")
+_SAMPLING_SOURCE = (
+    "'invalid temperature: only 1 is allowed for this model': fixtures of vercel/ai; "
+    "platform.kimi.ai/docs/guide/migrating-from-openai-to-kimi, 2026"
+)
+_IMAGE_TYPES = (
+    "image/png",
+    "image/jpeg",
+    "image/webp",
+    "image/gif",
+    "image/bmp",
+    "image/heic",
+    "image/heif",
+)
 _CHOOSES_TO_THINK = re.compile(r"kimi-k2\.[56]")
 
 
 def _is_thinking(request: RequestView) -> bool:
     """Return whether the model thinks: it does unless the request turns that off."""
     return bool(request.get_option("thinking", "type") != "disabled")
+
+
+def _is_not_thinking(request: RequestView) -> bool:
+    return not _is_thinking(request)
 
 
 def _build_chat_rules(model: str) -> ProviderRules:
@@ -36,6 +64,19 @@ def _build_chat_rules(model: str) -> ProviderRules:
             source="platform.kimi.ai vision guide, in enricoros/big-AGI#1161, 2026-07-17",
         ),
     ]
+    requirements += [
+        ImageTypes(
+            types=_IMAGE_TYPES,
+            evidence="observed",
+            source="'unsupported image format': fixture of vercel/ai, packages/moonshotai, 2026; types: its converter",
+        ),
+        ToolNames(
+            pattern="[a-zA-Z][a-zA-Z0-9_-]{0,63}",
+            form="a letter and up to 63 letters, digits, _ and -",
+            evidence="observed",
+            source="'function name is invalid, must start with a letter': MoonshotAI/kimi-cli#2531, 2026-07-22",
+        ),
+    ]
     if can_think:
         requirements += [
             ReturnedReasoning(
@@ -47,12 +88,24 @@ def _build_chat_rules(model: str) -> ProviderRules:
                 "2026-03-22; an empty text is refused too: farion1231/cc-switch#2365",
             ),
             FixedValues(
-                values={"temperature": 1, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
+                values={"temperature": 1, "top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
                 applies=_is_thinking,
-                source="'invalid temperature: only 1 is allowed for this model': fixtures of vercel/ai; "
-                "platform.kimi.ai/docs/guide/migrating-from-openai-to-kimi",
+                source=_SAMPLING_SOURCE,
+            ),
+            FixedValues(
+                values={"temperature": 0.6, "top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
+                applies=_is_not_thinking,
+                source=_SAMPLING_SOURCE,
             ),
         ]
+    if not _K3.match(model):
+        requirements.append(
+            ExclusiveFields(
+                fields=("thinking", "reasoning_effort"),
+                evidence="observed",
+                source="\"cannot specify both 'thinking' and 'reasoning_effort'\": HKUDS/nanobot#3939, 2026-05-20",
+            )
+        )
     if _K3.match(model):
         requirements.append(
             ToolChoices(
@@ -86,6 +139,8 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={
             "allows_empty_text": True,
+            "name_pattern": "[a-zA-Z][a-zA-Z0-9_-]*",
+            "media_types": _IMAGE_TYPES,
             "allows_media_urls": False,
             "media_url_beginnings": ("ms://",),
             "reasoning_fields": ("reasoning_content",),

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from holdfast.providers.dialects.field_requirements import RefusedFields
+from holdfast.providers.dialects.chat_requirements import LastMessage, PartTypes
+from holdfast.providers.dialects.field_requirements import AllowedValues, ExclusiveFields, RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Requirement
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
+_MEDIA_TYPES = (
+    "image/jpeg",
+    "image/png",
+    "image/gif",
+    "image/webp",
+    "image/bmp",
+    "audio/mp3",
+    "audio/mpeg",
+    "audio/wav",
+)
+"""What can be sent as bytes; documents are refused."""
+_ROLES = ("system", "user", "assistant", "tool")
 _SOURCE = "ggml-org/llama.cpp tools/server, autumn 2026"
 
 
@@ -32,6 +45,10 @@ class SinglePrefill(Requirement, frozen=True, kw_only=True):
             yield f"$.messages[{index}]", "two assistant messages stand at the end; merge them into one"
 
 
+def _thinks_by_template(request: RequestView) -> bool:
+    return request.get_option("chat_template_kwargs", "enable_thinking") is True
+
+
 def _streams_with_tools(request: RequestView) -> bool:
     return bool(request.get_list("tools")) and bool(request.body.get("stream"))
 
@@ -40,6 +57,17 @@ def _build_chat_rules(_model: str) -> ProviderRules:
     return ProviderRules(
         requirements=(
             SinglePrefill(source=_SOURCE),
+            PartTypes(types=("text", "image_url", "input_audio"), source=f"{_SOURCE}: 'unsupported content[].type'"),
+            LastMessage(
+                applies=_thinks_by_template, source=f"{_SOURCE}: 'prefill is incompatible with enable_thinking'"
+            ),
+            ExclusiveFields(fields=("tools", "grammar"), source=f"{_SOURCE}: 'Cannot use custom grammar'"),
+            AllowedValues(
+                field="chat_template_kwargs.enable_thinking",
+                values=(True, False),
+                replacements={"true": True, "false": False},
+                source=_SOURCE,
+            ),
             RefusedFields(
                 fields=("logprobs",),
                 reason="it is refused in a stream with tools",
@@ -47,8 +75,12 @@ def _build_chat_rules(_model: str) -> ProviderRules:
                 source=_SOURCE,
             ),
         ),
-        dialect_changes={"merges_same_role": True},
-        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles"}),
+        dialect_changes={
+            "merges_same_role": True,
+            "media_types": _MEDIA_TYPES,
+            "allowed_kinds_by_role": dict.fromkeys(_ROLES, ()),
+        },
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "unknown-part"}),
     )
 
 

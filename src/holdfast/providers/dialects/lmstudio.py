@@ -22,9 +22,9 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             ),
             ToolChoices(
                 choices=("auto", "none", "required"),
-                reason="only auto, none and required are documented",
-                evidence="inferred",
-                source=_DOCS,
+                reason="only auto, none and required are taken",
+                evidence="observed",
+                source="lmstudio-ai/lmstudio-bug-tracker#670, 2025-05-21; can1357/oh-my-pi#6925, 2026-07-28",
             ),
         ),
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from holdfast.providers.dialects.chat_requirements import ImageUrls, ObjectArguments
+from holdfast.providers.dialects.chat_requirements import ImageUrls, ObjectArguments, PartTypes
+from holdfast.providers.dialects.field_requirements import AllowedValues
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Requirement
 from holdfast.providers.openai_chat.rules.request_view import ChatView
@@ -35,10 +36,22 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         requirements=(
             ImageUrls(source=f"{_SOURCE}: 'image URLs are not currently supported'"),
             ObjectArguments(source=f"{_SOURCE}: 'invalid tool call arguments'"),
+            AllowedValues(
+                field="reasoning_effort",
+                values=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+                source=f"{_SOURCE}: 'invalid reasoning value'",
+            ),
+            PartTypes(types=("text", "image_url", "input_audio"), source=f"{_SOURCE}: 'invalid message format'"),
             NoNullContent(source=f"{_SOURCE}: 'invalid message content type: <nil>'"),
         ),
-        dialect_changes={"reasoning_fields": ("reasoning",), "arguments_are_objects": True, "allows_media_urls": False},
-        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
+        dialect_changes={
+            "reasoning_fields": ("reasoning",),
+            "arguments_are_objects": True,
+            "allows_media_urls": False,
+            "media_types": ("image/jpeg", "image/png", "image/webp", "audio/wav", "audio/mp3", "audio/mpeg"),
+            "allowed_kinds_by_role": dict.fromkeys(("system", "user", "assistant", "tool"), ()),
+        },
+        skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "parts", "unknown-part"}),
     )
 
 

@@ -6,25 +6,55 @@ Sources: www.alibabacloud.com/help/en/model-studio, and refusals in public issue
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps
 from holdfast.providers.dialects.chat_requirements import AllowedRoles
-from holdfast.providers.dialects.field_requirements import AllowedValues, NumberRange, ToolChoices
+from holdfast.providers.dialects.field_requirements import NumberRange, ToolChoices
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.rules.envelope import RequestView
+from holdfast.providers.rules.rule import Violations
 
 _ALWAYS_THINKS = re.compile(r".*-thinking|qwq")
+_THINKS_BY_DEFAULT = re.compile(r"qwen3\.8-max|qwen3-\d+b")
 _OPEN_MODEL = re.compile(r"qwen3-\d+b")
 _REFERENCE = "www.alibabacloud.com/help/en/model-studio, API reference of Chat Completions, 2026"
 
 
 def _is_thinking(request: RequestView) -> bool:
     """Return whether the request surely lets the model think; the default differs from model to model."""
-    return request.body.get("enable_thinking") is True or _ALWAYS_THINKS.match(request.model.lower()) is not None
+    model = request.model.lower()
+    if _ALWAYS_THINKS.match(model):
+        return True
+    switch = request.body.get("enable_thinking")
+    if switch is not None:
+        return switch is True
+    effort = request.body.get("reasoning_effort")
+    if effort is not None:
+        return bool(effort != "none")
+    return _THINKS_BY_DEFAULT.match(model) is not None
 
 
-def _wants_one_body(request: RequestView) -> bool:
-    return not request.body.get("stream")
+class ThinkingNeedsStream(Requirement, frozen=True, kw_only=True):
+    """Open models think by default, and only in a stream; in one body thinking must be turned off."""
+
+    rule: ClassVar[str] = "thinking-stream"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "A request for a single body sets enable_thinking to false."
+
+    def find_violations(self, request: RequestView) -> Violations:
+        """Yield the switch unless the answer is streamed or thinking is turned off."""
+        if not request.body.get("stream") and request.body.get("enable_thinking") is not False:
+            problem = "this model thinks, which it only does in a stream"
+            yield "$.enable_thinking", f"{problem}; set enable_thinking to false, or stream to true"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Turn thinking off."""
+        return {("enable_thinking",): b"false"}
 
 
 def _build_chat_rules(model: str) -> ProviderRules:
@@ -43,6 +73,13 @@ def _build_chat_rules(model: str) -> ProviderRules:
             source="'tool_choice parameter does not support being set to required or object in thinking mode': "
             "cloudwego/eino#994, 2026-04-24",
         ),
+        NumberRange(
+            field="thinking_budget",
+            low=1,
+            high=1_000_000,
+            nearest_low=1,
+            source="'must be a positive integer': Model Studio error codes, 2026-06-23",
+        ),
         NumberRange(field="temperature", low=0, high=2, excludes_high=True, nearest_high=1.99, source=_REFERENCE),
         NumberRange(
             field="top_p", low=0, high=1, excludes_low=True, nearest_low=0.01, nearest_high=1, source=_REFERENCE
@@ -50,11 +87,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     ]
     if _OPEN_MODEL.match(model):
         requirements.append(
-            AllowedValues(
-                field="enable_thinking",
-                values=(False,),
-                replacements={True: False},
-                applies=_wants_one_body,
+            ThinkingNeedsStream(
                 source="'enable_thinking must be set to false for non-streaming calls': Model Studio error codes, "
                 "2026-06-23",
             )
@@ -62,6 +95,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning_content",)},
+        refused_kinds=("message.role",),  # the role developer becomes system
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "sampling", "roles"}),
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from holdfast.providers.dialects.chat_requirements import AllowedRoles
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.dialects.chat_requirements import AllowedRoles, RefusedPartTypes
 from holdfast.providers.dialects.field_requirements import iter_functions
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
 
@@ -35,6 +36,10 @@ class KnownChosenTool(Requirement, frozen=True, kw_only=True):
             problem = f"tool_choice names {format_json_value(name)}, which is not among the tools"
             yield "$.tool_choice", f"{problem}; offer it, or leave the choice out"
 
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Leave the choice to the model."""
+        return {("tool_choice",): None}
+
 
 def _build_chat_rules(_model: str) -> ProviderRules:
     return ProviderRules(
@@ -53,6 +58,9 @@ def _build_chat_rules(_model: str) -> ProviderRules:
                 source=_SOURCE,
             ),
             KnownChosenTool(source=_SOURCE),
+            RefusedPartTypes(
+                types=("thinking", "reasoning"), roles=("system", "developer", "user", "tool"), source=_SOURCE
+            ),
         ),
         dialect_changes={"reasoning_fields": ("reasoning_content",)},
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "unknown-part"}),

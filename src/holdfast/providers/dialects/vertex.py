@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from holdfast.providers.dialects.field_requirements import (
     RefusedBetas,
+    RefusedCacheFields,
     RefusedFields,
     RefusedToolTypes,
     RequiredFields,
@@ -20,8 +21,15 @@ from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
 _CLAUDE_PAGE = "platform.claude.com/docs, Claude on Vertex AI, 2026-07"
-_SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "mcp_toolset")
+_SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "mcp_toolset", "memory_")
 _BUILT_IN_TOOLS = ("googleSearch", "google_search", "urlContext", "url_context", "enterpriseWebSearch")
+
+
+def _lacks_edit_beta(request: RequestView) -> bool:
+    """Return whether the betas of the request are known, and none is about context edits or compaction."""
+    if request.betas is None:
+        return False
+    return not any(beta.startswith(("context-management-", "compact-")) for beta in request.betas)
 
 
 class NoMixedTools(Requirement, frozen=True, kw_only=True):
@@ -61,6 +69,18 @@ _CLAUDE_REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     RefusedFields(
         fields=("cache_control",), reason="automatic caching is not available on Vertex AI", source=_CLAUDE_PAGE
+    ),
+    RefusedCacheFields(
+        fields=("scope",),
+        evidence="observed",
+        source="anthropics/claude-code#21625, 2026-01; BerriAI/litellm 1.110 strips it",
+    ),
+    RefusedFields(
+        fields=("context_management",),
+        reason="it is refused without its beta",
+        applies=_lacks_edit_beta,
+        evidence="observed",
+        source="'context_management: Extra inputs are not permitted': anthropics/claude-code#21612, 2026-02",
     ),
     RefusedToolTypes(beginnings=_SERVER_TOOLS, allowed=("web_search_20250305",), source=_CLAUDE_PAGE),
     RefusedBetas(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.providers.dialects.field_requirements import FieldNeedsField, NoEmptyTools, RefusedToolTypes, ToolTypes
+from holdfast.providers.dialects.field_requirements import (
+    FieldNeedsField,
+    NoEmptyTools,
+    RefusedToolTypes,
+    TextForm,
+    ToolTypes,
+)
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 
 _SOURCE = "vllm 0.33 source, entrypoints/openai, 2026-11"
@@ -13,6 +19,12 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         requirements=(
             NoEmptyTools(source=_SOURCE),
             ToolTypes(types=("function",), source=_SOURCE),
+            TextForm(
+                field="cache_salt",
+                pattern=r"[^@/\\\x00]{1,128}",
+                form="a text of 1 to 128 characters without @, / and \\",
+                source=_SOURCE,
+            ),
             FieldNeedsField(field="top_logprobs", needs="logprobs", source=_SOURCE),
         ),
         # Any text is a role, and nothing but memory limits tools, stop sequences and images.

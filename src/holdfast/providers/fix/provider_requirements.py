@@ -41,8 +41,10 @@ def apply_provider_requirements(
             continue
         new_body = _apply_changes(body, tree, changes)
         new_errors = context.list_errors(new_body)
-        # Requirements of one name share their findings, so another one of them may be to blame.
-        if len(new_errors) < len(errors):
+        # Requirements of one name share their findings, so another one of them may be to blame. What a change brings to
+        # light (options that a thinking model does not take) is for the requirements after it, or the next round.
+        left_count = sum(finding.rule == rule_name for finding in new_errors)
+        if left_count < len(findings):
             body, errors = new_body, new_errors
             fixes += descriptions
     return body, fixes
