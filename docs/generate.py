@@ -28,6 +28,10 @@ from holdfast.planning.settings_check import (
     list_setting_groups,
     list_setting_names,
 )
+from holdfast.providers.dialects.provider_spec import ProviderSpec
+from holdfast.providers.dialects.registry import PROVIDER_SPECS
+from holdfast.providers.registry import API_SPECS
+from holdfast.providers.rules.rule import get_evidence_level
 from holdfast.providers.rules.validate import ALL_RULES
 
 HERE = Path(__file__).parent
@@ -211,11 +215,58 @@ def rules() -> str:
     return "\n".join(parts)
 
 
+# -- providers.md ------------------------------------------------------------------------------------------------------
+
+REQUIREMENTS_HEAD = ("rule", "what a request must keep", "models", "level", "how we know", "source")
+
+
+def providers() -> str:
+    """Return for each provider how it is recognized, and a table of what it asks over each API."""
+    parts = []
+    for spec in PROVIDER_SPECS.values():
+        parts.append(f"## {spec.title}\n\n`--provider {spec.name}`. {describe_signs(spec)}\n")
+        for api in spec.rules_by_api:
+            rows = requirement_rows(spec, api)
+            rules_table = f":\n\n{table(REQUIREMENTS_HEAD, rows)}" if rows else ": no rules of its own.\n"
+            parts.append(API_SPECS[api].display_name + rules_table)
+    return "\n".join(parts)
+
+
+def describe_signs(spec: ProviderSpec) -> str:
+    """Describe how the requests of a provider are recognized."""
+    signs = []
+    if spec.hosts:
+        signs.append(f"hosts {', '.join(f'`{host}`' for host in spec.hosts)}")
+    if spec.ports:
+        signs.append(f"port {', '.join(map(str, spec.ports))} of this machine or its network")
+    if spec.model_pattern:
+        signs.append(f"models `{spec.model_pattern}`")
+    if spec.body_sign[0]:
+        signs.append(f"`{spec.body_sign[0]}: {spec.body_sign[1]}…` in the body")
+    return f"Recognized by: {'; '.join(signs)}." if signs else "Recognized by its name in an option or setting alone."
+
+
+def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
+    """Return a row for each requirement, with the example models that it holds for."""
+    models_by_row: dict[tuple[str, ...], list[str]] = {}
+    for model in spec.example_models:
+        for requirement in spec.rules_by_api[api](model.lower()).requirements:
+            row = (f"`{spec.name}.{requirement.rule}`", requirement.text, requirement.evidence, requirement.source)
+            models_by_row.setdefault(row, []).append(model)
+    rows = []
+    for (rule, text, evidence, source), models in models_by_row.items():
+        holds_for_all = len(models) == len(spec.example_models)
+        names = "all" if holds_for_all else ", ".join(f"`{model}`" for model in models)
+        rows.append((rule, text, names, get_evidence_level(evidence), evidence, source))
+    return rows
+
+
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "presets": presets,
+    "providers": providers,
     "rules": rules,
     "settings": settings,
 }

@@ -122,6 +122,7 @@ BEDROCK = ProviderSpec(
     name="bedrock",
     title="Amazon Bedrock",
     rules_by_api={"anthropic": _build_messages_rules},
+    example_models=("anthropic.claude-sonnet-4-5", "us.anthropic.claude-opus-4-8"),
     hosts=("bedrock-runtime.*.amazonaws.com", "bedrock-runtime.*.amazonaws.com.cn", "bedrock-mantle.*.api.aws"),
     body_sign=("anthropic_version", "bedrock-"),
 )

@@ -97,6 +97,7 @@ DEEPSEEK = ProviderSpec(
     name="deepseek",
     title="DeepSeek",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("deepseek-flash", "deepseek-v4-pro", "deepseek-chat"),
     hosts=("api.deepseek.com",),
     model_pattern=r"deepseek-(?:chat|reasoner|flash|v\d[a-z0-9.-]*)",
 )

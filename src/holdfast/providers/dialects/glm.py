@@ -62,6 +62,7 @@ GLM = ProviderSpec(
     name="glm",
     title="GLM (Z.ai, Zhipu)",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("glm-5", "glm-5.3"),
     hosts=("api.z.ai", "open.bigmodel.cn"),
     model_pattern=r"glm-[a-z0-9.-]+",
 )

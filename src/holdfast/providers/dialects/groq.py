@@ -87,5 +87,6 @@ GROQ = ProviderSpec(
     name="groq",
     title="Groq",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("openai/gpt-oss-120b", "qwen/qwen3.8-27b"),
     hosts=("api.groq.com",),
 )

@@ -154,6 +154,7 @@ KIMI = ProviderSpec(
     name="kimi",
     title="Kimi (Moonshot AI)",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("kimi-k2.6", "kimi-k2.7-code", "kimi-k3", "moonshot-v1-128k"),
     hosts=("api.moonshot.ai", "api.moonshot.cn", "api.kimi.com"),
     model_pattern=r"kimi-[a-z0-9.-]+|moonshot-v1-[a-z0-9-]+|k3(?:\.\d+)?(?:-[a-z0-9]+)*",
 )

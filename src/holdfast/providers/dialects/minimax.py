@@ -86,6 +86,7 @@ MINIMAX = ProviderSpec(
     name="minimax",
     title="MiniMax",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("MiniMax-M2.5", "MiniMax-M3"),
     hosts=("api.minimax.io", "api.minimaxi.com", "api.minimax.chat"),
     model_pattern=r"minimax-m[0-9][a-z0-9.-]*|m2-her",
 )

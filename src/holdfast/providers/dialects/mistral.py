@@ -137,6 +137,7 @@ MISTRAL = ProviderSpec(
     name="mistral",
     title="Mistral",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("mistral-large-2512", "mistral-medium-3-5"),
     hosts=("api.mistral.ai", "codestral.mistral.ai"),
     model_pattern=r"(?:mistral|ministral|magistral|codestral|devstral|pixtral|voxtral)-[a-z0-9.-]+",
     open_model_pattern=r"(?:open-)?mi[sx]tral|ministral|magistral|codestral|devstral|pixtral|voxtral",

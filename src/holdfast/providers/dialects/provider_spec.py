@@ -57,6 +57,8 @@ class ProviderSpec(Struct, frozen=True):
 
     Their chat templates enforce the same order and ids, so histories are normalized for them, but nothing is reported.
     """
+    example_models: tuple[str, ...] = ("",)
+    """A model of each family that has rules of its own, for documentation."""
     body_sign: tuple[str, str] = ("", "")
     """A text field of the body and how its value begins, if that gives the provider away."""
     keeps_client_content: bool = False

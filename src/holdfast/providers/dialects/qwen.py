@@ -104,6 +104,7 @@ QWEN = ProviderSpec(
     name="qwen",
     title="Qwen (Alibaba Cloud)",
     rules_by_api={"openai-chat": _build_chat_rules},
+    example_models=("qwen3.8-max", "qwen3-32b"),
     hosts=("dashscope.aliyuncs.com", "dashscope-*.aliyuncs.com", "*.dashscope.aliyuncs.com"),
     model_pattern=r"qwen(?:\d+(?:\.\d+)?)?-(?:max|plus|flash|turbo|long|coder-(?:plus|flash)|vl-(?:max|plus|flash))"
     r"(?:-[a-z0-9.-]+)?|qwq-plus[a-z0-9-]*",

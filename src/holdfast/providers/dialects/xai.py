@@ -72,6 +72,7 @@ XAI = ProviderSpec(
     name="xai",
     title="xAI (Grok)",
     rules_by_api={"openai-chat": _build_chat_rules, "openai-responses": _build_responses_rules},
+    example_models=("grok-4.6", "grok-4.5", "grok-4.3", "grok-4.20-reasoning", "grok-4.20-non-reasoning"),
     hosts=("api.x.ai", "*.api.x.ai"),
     model_pattern=r"grok-[a-z0-9.-]+",
 )
