@@ -42,8 +42,6 @@ class SessionRuntime:
         """The last answered request, as the provider's cache holds it."""
         self.last_checked_request: CheckedRequest | None = None
         """The last request that was checked and broke no rule; later ones are checked from there on."""
-        self.container = ""
-        """The container that the last answer named, for code of the provider's that waits for results."""
         self.unlogged_costs: list[SummaryCall] = []
         """Calls for summaries whose usage is not in the log yet."""
         self.is_answering = False

@@ -5,7 +5,7 @@ Everything that differs between APIs is a field here, so that shared code asks t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -307,6 +307,16 @@ class BreakpointFormat(Struct, frozen=True):
     """Drops all breakpoints of the messages."""
 
 
+class ContainerFormat(Struct, frozen=True):
+    """How requests of an API name the container in which code of the provider's waits for results."""
+
+    read: Callable[[bytes], str]
+    """Returns the id of the container that a body names, or an empty string."""
+    name: Callable[[bytes, str, Collection[str]], bytes]
+    """Returns a body that names the container of the last answer if code waits for the results in it, and none of those
+    that are gone; the same object if nothing changes."""
+
+
 class ApiSpec(Struct, frozen=True):
     """Everything that is known of an API."""
 
@@ -364,9 +374,8 @@ class ApiSpec(Struct, frozen=True):
     """The body names its model."""
     breakpoints: BreakpointFormat | None = None
     """How it takes explicit cache breakpoints (``cache_control``); None if it has none."""
-    carry_container: Callable[[bytes, str], bytes] | None = None
-    """Returns a body with the id of the container that the last answer named, if code of the provider's waits there."""
-
+    containers: ContainerFormat | None = None
+    """How requests name the container in which code of the provider's waits for results; None if it has none."""
     tool_schemas: ToolSchemaFormat | None = None
     """Where it has the JSON Schemas of functions, and what it refuses in them; None if that is not known."""
 

@@ -50,6 +50,10 @@ class MessageHistory(Struct, frozen=True):
     this one: an index at or beyond the end of this history belongs to one of those and does not count."""
     open_call_ids: tuple[str, ...] = ()
     """Ids of tool calls in the newest assistant message that have no result yet."""
+    container: str = ""
+    """Container that the newest answer named: a request with results for code that waits there names it too."""
+    expired_containers: tuple[str, ...] = ()
+    """Containers that the provider no longer has: no request names them."""
     failed_answer_indexes: tuple[int, ...] = ()
     """Indexes of answers that failed or were interrupted: their tool calls without a result never ran."""
     queued_messages: tuple[tuple[str, bytes], ...] = ()

@@ -141,6 +141,8 @@ class AnswerEntry(
     prefix_digest: str
     usage: Usage = Usage()
     stop_reason: str = ""
+    container: str = ""
+    """Id of the container that the answer named, in which code of the provider's may wait for results (Anthropic)."""
 
 
 class RevokeEntry(Struct, frozen=True, tag="revoke", rename={"revoked_id": "id"}):
@@ -220,6 +222,12 @@ NOTE_FIELDS = "fields refused"
 """Reason of a note about single fields that the server of the last model refused or missed.
 
 Its data: ``lessons`` is the list of all `FieldLesson` values that hold from here on.
+"""
+NOTE_CONTAINER = "container"
+"""Reason of a note about containers of the provider's.
+
+Its data: ``current`` is the id of the one that the newest answer named, or empty; ``expired`` are those of the ones
+that the provider no longer has, oldest first.
 """
 NOTE_SIGNATURES_RESTORED = "sealed content shown again"
 """Reason of a note: a request without signed content was refused just the same, so that content is shown again."""

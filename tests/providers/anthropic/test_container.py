@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from holdfast.providers.answers.answer_stream import AnswerStream
-from holdfast.providers.anthropic.container import carry_container
+from holdfast.providers.anthropic.container import name_container, read_request_container
 from holdfast.providers.anthropic.response import parse_answer_body
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.sse import StreamEvent
@@ -14,6 +14,7 @@ from holdfast.providers.fix.fix_request import fix_request
 RUN = {"type": "server_tool_use", "id": "s1", "name": "code_execution", "input": {"code": "ls()"}}
 CALL = {"type": "tool_use", "id": "t1", "name": "ls", "input": {}}
 CALLER = {"type": "code_execution_20260120", "tool_id": "s1"}
+GONE = "container_0"
 TOOLS = [{"type": CALLER["type"], "name": "code_execution"}, {"name": "ls", "input_schema": {"type": "object"}}]
 
 
@@ -29,22 +30,34 @@ def build_body(*blocks, **fields):
     return json.dumps(body).encode()
 
 
-def test_carry_container_names_it_while_code_waits():
+def test_name_container_names_it_while_code_waits():
     """The id of the last answer is added, and nothing else changes."""
     body = build_body(RUN, {**CALL, "caller": CALLER})
-    carried = json.loads(carry_container(body, "container_1"))
+    carried = json.loads(name_container(body, "container_1"))
     assert carried.pop("container") == "container_1"
     assert carried == json.loads(body)
 
 
-def test_carry_container_leaves_other_requests():
+def test_name_container_leaves_other_requests():
     """A request that names a container, waits for no code, or follows an answer without a container keeps its bytes."""
     named = build_body(RUN, CALL, container="container_2")
     ended = build_body(RUN, {"type": "code_execution_tool_result", "tool_use_id": "s1", "content": {}}, CALL)
     for body in (named, ended, build_body(CALL)):
-        assert carry_container(body, "container_1") is body
+        assert name_container(body, "container_1") is body
     waiting = build_body(RUN, CALL)
-    assert carry_container(waiting, "") is waiting
+    assert name_container(waiting, "") is waiting
+
+
+def test_name_container_leaves_out_an_expired_one():
+    """The field goes, or the id beside skills; another container takes its place if code waits there."""
+    skills = [{"type": "anthropic", "skill_id": "pdf"}]
+    for given, left in ((GONE, {}), ({"id": GONE, "skills": skills}, {"container": {"skills": skills}})):
+        body = build_body(RUN, CALL, container=given)
+        assert read_request_container(body) == GONE
+        assert json.loads(name_container(body, "", (GONE,))) == json.loads(build_body(RUN, CALL)) | left
+    body = build_body(RUN, CALL, container=GONE)
+    assert json.loads(name_container(body, "container_1", (GONE,)))["container"] == "container_1"
+    assert name_container(body, "container_1", ("container_3",)) is body
 
 
 def test_fix_request_ends_a_run_without_a_container():

@@ -12,6 +12,7 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
+    NOTE_CONTAINER,
     FAILURE_UNANSWERED,
     AnswerEntry,
     CompactionEntry,
@@ -19,6 +20,7 @@ from holdfast.state.entries import (
     Entry,
     FailureEntry,
     MessageEntry,
+    NoteEntry,
     RequestEntry,
     RequestSetup,
     RevokeEntry,
@@ -163,6 +165,19 @@ def test_open_call_ids_shrink_as_results_arrive():
     assert build_state(result("y"), build_message_entry("user", "hm"), state=state).history.open_call_ids == ("x",)
     assert build_state(result("y"), result("x"), result("z"), state=state).history.open_call_ids == ()
     assert build_state(build_message_entry("assistant", "b"), state=state).history.open_call_ids == ()
+
+
+def test_container_is_that_of_the_newest_answer():
+    """An answer names the container or none; a note says which one holds on a new branch, and which ones are gone."""
+    named = build_state(*MESSAGES, AnswerEntry("", container="c1"))
+    assert named.history.container == "c1"
+    assert build_state(AnswerEntry(""), state=named).history.container == ""
+    note = NoteEntry(NOTE_CONTAINER, data={"current": "c2", "expired": ["c1"]})
+    noted = build_state(note, state=named)
+    assert (noted.history.container, noted.history.expired_containers) == ("c2", ("c1",))
+    assert ConversationState.load(noted.dump()).history.expired_containers == ("c1",)
+    damaged = build_state(NoteEntry(NOTE_CONTAINER, data={"current": 1, "expired": "c1"}), state=noted)
+    assert (damaged.history.container, damaged.history.expired_containers) == ("", ())
 
 
 def test_get_valid_measured_request_requires_an_unchanged_prefix():

@@ -15,6 +15,7 @@ from holdfast.state.calibration.model_stats import build_model_stats_note, list_
 from holdfast.state.calibration.token_estimate import PRIOR_WEIGHT
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
+    NOTE_CONTAINER,
     TRIGGER_HISTORY,
     BranchSummaryEntry,
     CompactionEntry,
@@ -108,6 +109,22 @@ def make_learned_limits_notes(branch_state: ConversationState, previous_state: C
     if is_nearly_equal:
         return []
     return [build_model_stats_note(previous_state)]
+
+
+def make_container_notes(branch_state: ConversationState, previous_state: ConversationState) -> list[NoteEntry]:
+    """Return the note that passes on the provider's containers from ``previous_state``; none if nothing would change.
+
+    A branch that parts from the answer to the newest request still answers the calls of that answer, whose code waits
+    in the container: so do clients that send an answer back a little changed. An expired container is so everywhere.
+    """
+    current = branch_state.history.container
+    request, previous_request = branch_state.last_request, previous_state.last_request
+    if request.seen_count and request.seen_count == previous_request.seen_count:
+        current = previous_state.history.container
+    expired = previous_state.history.expired_containers
+    if (current, expired) == (branch_state.history.container, branch_state.history.expired_containers):
+        return []
+    return [NoteEntry(NOTE_CONTAINER, data={"current": current, "expired": list(expired)})]
 
 
 def _find_shared_measured_request(

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 
 from holdfast.engine.log.branch_log import BranchLog
 from holdfast.engine.log.conversation_diff import ConversationMatcher, PrefixMatch
-from holdfast.engine.log.fork import collect_decisions_to_copy, make_learned_limits_notes, rebase_entry_body
+from holdfast.engine.log.fork import (
+    collect_decisions_to_copy,
+    make_container_notes,
+    make_learned_limits_notes,
+    rebase_entry_body,
+)
 from holdfast.engine.log.new_entries import (
     add_unstored_notice,
     begin_session,
@@ -48,6 +53,7 @@ from holdfast.state.edits import Blob
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     FAILURE_UNANSWERED,
+    NOTE_CONTAINER,
     NOTE_FIELDS,
     NOTE_FORM,
     NOTE_WINDOW_FORGOTTEN,
@@ -77,6 +83,9 @@ from holdfast.store.tree.tree import get_time_ms, make_entry_ids
 # One line of `holdfast ls`. Chosen by judgement.
 MAX_TITLE_CHARS = 80
 """Characters of the title that a session gets from its user's first words, if nobody gave it one."""
+# A client repeats the last one that it was told of, so one or two are in use at a time. Chosen by judgement.
+MAX_EXPIRED_CONTAINERS = 8
+"""Containers of the provider's that are remembered as gone; the newest are kept."""
 
 
 class PreparedRequest(Struct, frozen=True):
@@ -177,12 +186,13 @@ class Journal(BranchLog):
         stop: str = "",
         *,
         as_planned: bool = True,
+        container: str = "",
     ) -> str:
         """Append the answer to the last prepared request with its usage, then the messages that waited for it.
 
         Return the id of the answer's message; for an answer without content, of which only the usage is recorded, the
         id of that entry. ``as_planned`` is false if other messages were sent than planned: the usage then does not
-        measure the plan.
+        measure the plan. ``container`` is the id of the provider's container that the answer named.
         """
         sized_message = convert_to_sized_message(answer)
         with self.hold_lease():
@@ -190,7 +200,7 @@ class Journal(BranchLog):
                 bodies = self._make_message_bodies(sized_message)
             else:
                 bodies = []
-            bodies.append(make_answer_entry_body(self.state, usage, stop, as_planned=as_planned))
+            bodies.append(make_answer_entry_body(self.state, usage, stop, as_planned=as_planned, container=container))
             entries = self._append_bodies(bodies)
             self._deliver_queued()
         message_ids = []
@@ -198,6 +208,15 @@ class Journal(BranchLog):
             if isinstance(entry.body, MessageEntry):
                 message_ids.append(entry.id)
         return message_ids[-1] if message_ids else entries[0].id
+
+    def record_expired_container(self, container: str) -> None:
+        """Append that the provider no longer has ``container``: no later request names it."""
+        history = self.state.history
+        current = "" if history.container == container else history.container
+        expired = (*history.expired_containers, container)[-MAX_EXPIRED_CONTAINERS:]
+        data = {"current": current, "expired": list(expired)}
+        with self.hold_lease():
+            self._append_bodies([NoteEntry(NOTE_CONTAINER, data=data)])
 
     def record_failure(self, reason: str, kind: str = FAILURE_UNANSWERED) -> str:
         """Append that an attempt failed; return the entry's id.
@@ -551,6 +570,7 @@ class Journal(BranchLog):
             (new_entry,) = self._append_bodies([body])
             new_ids[entry.id] = new_entry.id
         self._append_bodies(make_learned_limits_notes(self.state, previous_state))
+        self._append_bodies(make_container_notes(self.state, previous_state))
 
     def fork_at(self, entry: str) -> Journal:
         """Open a fork after ``entry``; this journal and the session's leaf stay where they are."""

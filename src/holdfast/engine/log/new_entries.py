@@ -112,6 +112,7 @@ def make_answer_entry_body(
     stop: str,
     *,
     as_planned: bool,
+    container: str = "",
 ) -> AnswerEntry:
     """Build the entry with the usage of the newest request of ``state``.
 
@@ -124,7 +125,7 @@ def make_answer_entry_body(
         raise LogConflict(
             f"this is not a usage: {reason}; nothing was written: give Usage(input=…, output=…) in tokens"
         )
-    return AnswerEntry(state.last_request.prefix_digest if as_planned else "", usage, stop)
+    return AnswerEntry(state.last_request.prefix_digest if as_planned else "", usage, stop, container)
 
 
 def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:

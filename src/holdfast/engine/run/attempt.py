@@ -27,6 +27,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
 from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.container_errors import is_container_error
 from holdfast.providers.errors.refused_media import find_refused_media
 from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.signature_errors import is_signature_error
@@ -114,6 +115,8 @@ class Attempt:
         self._status: int | None = None
         self.refused_media: tuple[str, ...] | None = None
         """Sources of the media that the provider cannot read: none if it names none, None if that is no reason."""
+        self.expired_container = ""
+        """Id of the container in the request if the refusal says that it is gone; empty otherwise."""
         self._field_lessons: tuple[FieldLesson, ...] = ()
         self._provider_token_count: int | None = None
         """The token count in the provider's error, also where the verdict drops it as impossible."""
@@ -313,8 +316,11 @@ class Attempt:
             else:
                 self.outcome = AttemptOutcome.REFUSED
                 self.refused_media = find_refused_media(report, self.verdict.kind, self._request.body)
+                self.expired_container = self._find_expired_container(report)
                 if self.refused_media is not None:
                     self.verdict = replace(self.verdict, kind="media")
+                elif self.expired_container:
+                    self.verdict = replace(self.verdict, kind="invalid_request")
                 else:
                     self._field_lessons = find_field_lessons(report, self.verdict, self._upstream, self._request)
             self.failure_text = describe_error_report(report, self.verdict)
@@ -337,6 +343,14 @@ class Attempt:
             self.failure_text = "the answer ended because the window was full"
         else:
             self._judge_ended_answer(answer)
+
+    def _find_expired_container(self, report: ErrorReport) -> str:
+        """Return the container that the request names if the refusal says that it is gone, else an empty string."""
+        spec = API_SPECS.get(self._request.api)
+        if spec is None or spec.containers is None:
+            return ""
+        container = spec.containers.read(self._request.body)
+        return container if is_container_error(report, self.verdict.kind, container) else ""
 
     def _judge_ended_answer(self, answer: ParsedAnswer) -> None:
         """Take a reply that ended well for an answer, unless it is empty because the request was too large."""
@@ -404,7 +418,7 @@ async def prepare_attempt(
 
     is_client_body = template.is_client_body(upstream_request.body)
     if not template.request_options.observe_only:
-        upstream_request = _carry_container(runtime, upstream_request)
+        upstream_request = _name_container(runtime, upstream_request)
     may_be_wrong = runtime.requires_check or not is_client_body
     # A server other than the API's maker (`keeps_client_content`) has rules that nobody wrote down: what it refuses
     # is learned from its refusals, and checking by the maker's rules would reject requests that it takes.
@@ -445,12 +459,15 @@ async def prepare_attempt(
     )
 
 
-def _carry_container(runtime: SessionRuntime, upstream_request: UpstreamRequest) -> UpstreamRequest:
-    """Return the request with the container of the last answer, if code of the provider's waits there for results."""
-    spec = API_SPECS.get(upstream_request.api)
-    if spec is None or spec.carry_container is None or not runtime.container:
+def _name_container(runtime: SessionRuntime, upstream_request: UpstreamRequest) -> UpstreamRequest:
+    """Return the request with the container of the last answer if code waits there for results, and without an expired
+    one.
+    """
+    spec, history = API_SPECS.get(upstream_request.api), runtime.journal.state.history
+    if spec is None or spec.containers is None or not (history.container or history.expired_containers):
         return upstream_request
-    return replace(upstream_request, body=spec.carry_container(upstream_request.body, runtime.container))
+    body = spec.containers.name(upstream_request.body, history.container, history.expired_containers)
+    return replace(upstream_request, body=body)
 
 
 def _choose_event_delivery(*, quiet: bool, is_observed: bool) -> EventDelivery:

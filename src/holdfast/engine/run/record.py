@@ -77,7 +77,13 @@ async def record_answer(
     usage = logged.usage
     was_doubted = journal.state.usage.learned_limits.doubted_tokens
     await runtime.resources.run_in_worker(
-        lambda: journal.record_answer(logged.sized_message, usage, logged.stop_reason, as_planned=attempt.is_as_planned)
+        lambda: journal.record_answer(
+            logged.sized_message,
+            usage,
+            logged.stop_reason,
+            as_planned=attempt.is_as_planned,
+            container=answer.container,
+        )
     )
     is_doubted = journal.state.usage.learned_limits.doubted_tokens
     # One odd count may be an error of the provider; the user is told when the second one in a row is impossible.
@@ -87,7 +93,6 @@ async def record_answer(
     ask_for_window(runtime, attempt.upstream, attempt.target.model)
     verdict = await _learn_window_from_answer(runtime, attempt, prepared_request, usage.input)
     runtime.cached_request = attempt.cached_request
-    runtime.container = answer.container
     await _record_server_compaction(runtime, prepared_request)
     if verdict.kind == "context_window" and is_own_conversation:
         await _append_continue_message(runtime)
@@ -190,7 +195,9 @@ def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, an
     """
     if answer.error is None:
         logged = convert_answer_for_log(answer, prepared_request.target.api, prepared_request.target.model)
-        return journal.record_answer(logged.sized_message, logged.usage, logged.stop_reason)
+        return journal.record_answer(
+            logged.sized_message, logged.usage, logged.stop_reason, container=answer.container
+        )
     report = answer.to_report(prepared_request.plan.after)
     verdict = classify_error(report)
     if isinstance(report, ErrorReport):

@@ -18,6 +18,7 @@ from holdfast.engine.run.attempt import Attempt, AttemptOutcome
 from holdfast.engine.run.check_request import check_request
 from holdfast.engine.run.decide import decide_next_request, decide_smaller_request
 from holdfast.engine.run.drop_signatures import drop_signatures, restore_signatures
+from holdfast.engine.run.end_container import end_container
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
@@ -36,6 +37,7 @@ from holdfast.recovery.machine import (
     Retry,
     Shrink,
     Stop,
+    can_recover_from_refusals,
     decide_next_action,
     subtract_used_steps,
 )
@@ -89,6 +91,11 @@ async def decide_next_attempt(
     template = replace(template, accepts_empty_answer=template.accepts_empty_answer or is_silent_overflow)
     await recording.record_refusal(runtime, attempt)
 
+    if attempt.expired_container and _may_change_request(runtime, template, refusal):
+        # It cannot loop: each retry leaves out one more container, and a request names one.
+        next_request = await end_container(runtime, template.target, prepared_request, attempt.expired_container)
+        return NextAttempt(template, next_request, recovery)
+
     # First the form: a server that rejects an element of the history rejects it in a smaller request too.
     strict_request = await _retry_with_strict_form(runtime, template, prepared_request, refusal)
     if strict_request is not None:
@@ -126,6 +133,12 @@ async def decide_next_attempt(
                 if isinstance(smaller, NextRequest):
                     return NextAttempt(*smaller, recovery)
                 event = NoProgress(smaller)
+
+
+def _may_change_request(runtime: SessionRuntime, template: RequestTemplate, refusal: ProviderRefusal) -> bool:
+    """Return whether a refused request may be replaced by another one at all."""
+    is_observed = template.request_options.observe_only
+    return can_recover_from_refusals(runtime.settings) and not refusal.has_answer_started and not is_observed
 
 
 async def _change_refused_parts(

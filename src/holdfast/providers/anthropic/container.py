@@ -7,15 +7,16 @@ next request is refused without it: page "Programmatic tool calling" (2026-08-21
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from holdfast.providers.api_spec import ContainerFormat
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_text
-from holdfast.providers.common.json.raw_json import encode_json, replace_json_fields
+from holdfast.providers.common.json.raw_json import encode_json, remove_json_fields, replace_json_fields
 
 _CODE_EXECUTION = "code_execution"
 
@@ -65,9 +66,25 @@ def read_answer_container(fields: Mapping[str, Raw]) -> str:
     return read_json_text(read_json_fields(fields.get("container")).get("id"))
 
 
-def carry_container(body: bytes, container: str) -> bytes:
-    """Return ``body`` with the ``container`` of the last answer if it needs one and names none, else the same bytes."""
-    if not container or _CODE_EXECUTION.encode() not in body:
+def read_request_container(body: bytes) -> str:
+    """Return the id of the container that a request names, or an empty string."""
+    if b'"container"' not in body:
+        return ""
+    return _read_container_id(parse_body_fields(body).get("container"))
+
+
+def _read_container_id(raw: Raw | None) -> str:
+    """Return the id in a ``container``: a string, or an object with ``id`` beside the skills that it loads."""
+    return read_json_text(raw) or read_json_text(read_json_fields(raw).get("id"))
+
+
+def name_container(body: bytes, current: str, expired: Collection[str] = ()) -> bytes:
+    """Return ``body`` with the ``current`` container if it needs one and names none, else the same bytes.
+
+    One of the ``expired`` containers is left out before; skills beside its id stay.
+    """
+    body = _drop_expired_container(body, expired)
+    if not current or current in expired or _CODE_EXECUTION.encode() not in body:
         return body
     fields = parse_body_fields(body)
     if bytes(fields.get("container", b"null")) != b"null":
@@ -75,4 +92,19 @@ def carry_container(body: bytes, container: str) -> bytes:
     messages = msgspec.json.decode(fields.get("messages", b"[]"))
     if not isinstance(messages, list) or not find_pending_runs(messages):
         return body
-    return replace_json_fields(body, fields, {"container": encode_json(container)})
+    return replace_json_fields(body, fields, {"container": encode_json(current)})
+
+
+def _drop_expired_container(body: bytes, expired: Collection[str]) -> bytes:
+    if not expired or read_request_container(body) not in expired:
+        return body
+    fields = parse_body_fields(body)
+    container = read_json_fields(fields["container"])
+    container.pop("id", None)
+    if container:
+        return replace_json_fields(body, fields, {"container": encode_json(container)})
+    return remove_json_fields(body, fields, ("container",))
+
+
+CONTAINERS = ContainerFormat(read_request_container, name_container)
+"""How requests name the container of running code."""

@@ -9,7 +9,7 @@ from holdfast.messages.parts import Thinking
 from holdfast.providers.anthropic import messages, models, options
 from holdfast.providers.anthropic.cache_control import BREAKPOINTS
 from holdfast.providers.anthropic.compaction import COMPACTION
-from holdfast.providers.anthropic.container import carry_container
+from holdfast.providers.anthropic.container import CONTAINERS
 from holdfast.providers.anthropic.errors import ERROR_FORMAT
 from holdfast.providers.anthropic.tool_schemas import TOOL_SCHEMAS
 from holdfast.providers.api_spec import (
@@ -141,6 +141,6 @@ ANTHROPIC_SPEC = ApiSpec(
     compaction=COMPACTION,
     signed_part_types=(Thinking,),
     breakpoints=BREAKPOINTS,
-    carry_container=carry_container,
+    containers=CONTAINERS,
     tool_schemas=TOOL_SCHEMAS,
 )

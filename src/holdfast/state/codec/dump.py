@@ -109,6 +109,8 @@ class _StateDump(
     other_model_stats: tuple[ModelStats, ...] = ()
     api: str = ""
     queued_messages: tuple[tuple[str, bytes], ...] = ()
+    container: str = ""
+    expired_containers: tuple[str, ...] = ()
 
 
 _GROUP_OF = {inner.rpartition(".")[2]: inner for inner in flatten_state(ConversationState())} | {

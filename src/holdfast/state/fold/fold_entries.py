@@ -39,6 +39,7 @@ from holdfast.state.edits import Edit
 from holdfast.state.entries import (
     FAILURE_OVERFLOW,
     FAILURE_UNANSWERED,
+    NOTE_CONTAINER,
     NOTE_DELIVERED,
     NOTE_FIELDS,
     NOTE_FORM,
@@ -453,6 +454,8 @@ them).
 
 def _apply_answer(state: ConversationState, _entry: Entry, body: AnswerEntry) -> ConversationState:
     state = _reset_counters_at_answer(_rebase_answer_digest(state))
+    if body.container != state.history.container:
+        state = replace(state, history=replace(state.history, container=body.container))
     if body.stop_reason in FAILED_STOPS:
         state = _mark_newest_answer_failed(state)
     elif is_answer_to_last_request(state, body) and not is_impossible_count(state, body.usage.input):
@@ -521,6 +524,8 @@ def _apply_note(state: ConversationState, entry: Entry, body: NoteEntry) -> Conv
         return apply_server_format_note(state, body)
     if body.reason == NOTE_FIELDS:
         return apply_field_lessons_note(state, body)
+    if body.reason == NOTE_CONTAINER:
+        return _apply_container_note(state, body)
     if body.reason == NOTE_QUEUED:
         queued_messages = (*state.history.queued_messages, (entry.id, body.raw))
         return replace(state, history=replace(state.history, queued_messages=queued_messages))
@@ -530,6 +535,18 @@ def _apply_note(state: ConversationState, entry: Entry, body: NoteEntry) -> Conv
     if isinstance(policy_name, str):
         return replace(state, policy_name=policy_name)
     return state
+
+
+def _apply_container_note(state: ConversationState, note: NoteEntry) -> ConversationState:
+    """Return the state with the containers of ``note`` (``NOTE_CONTAINER``); other than text names none."""
+    current, expired = note.data.get("current"), note.data.get("expired")
+    expired_ids = expired if isinstance(expired, list | tuple) else ()
+    history = replace(
+        state.history,
+        container=current if isinstance(current, str) else "",
+        expired_containers=tuple([id_ for id_ in expired_ids if isinstance(id_, str)]),
+    )
+    return replace(state, history=history)
 
 
 def _drop_delivered_messages(state: ConversationState, note_ids: object) -> ConversationState:

@@ -28,7 +28,7 @@ from holdfast.store.base import ActiveEntries
 
 T = TypeVar("T")
 
-FOLD_VERSION = 18
+FOLD_VERSION = 19
 """Version of the fold. Checkpoints of other versions are ignored: raise it when ``state/fold`` computes something
 anew.
 """

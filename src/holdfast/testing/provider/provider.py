@@ -16,6 +16,7 @@ from holdfast.providers.registry import get_api_spec
 from holdfast.testing.provider.answers.build_answer import AnswerContext, make_provider_reply
 from holdfast.testing.provider.answers.encode_answer import AnswerSettings, make_answer_settings
 from holdfast.testing.provider.answers.script import AnswerScript, AnswerSource
+from holdfast.testing.provider.apis.anthropic import check_container
 from holdfast.testing.provider.cache import CacheLedger, CacheTokens, get_cache_rules
 from holdfast.testing.provider.calls import (
     CompactReply,
@@ -189,6 +190,9 @@ class Provider:
         refusal = check_inline_media(
             request.api, request.body, self.settings.unreadable_media, ignores_declared_type=ignores_types
         )
+        if refusal is not None:
+            return JudgedRequest(request.incoming, refusal)
+        refusal = check_container(request.body, self.settings.expired_containers)
         if refusal is not None:
             return JudgedRequest(request.incoming, refusal)
         refusal = check_request_rules(request, self.server)

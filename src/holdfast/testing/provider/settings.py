@@ -51,6 +51,8 @@ class ProviderSettings(Struct, frozen=True):
     """Single fields that this server refuses, wants or caps, beside the rules of its API."""
     unreadable_media: tuple[str, ...] = ()
     """Beginnings of the base64 of media that cannot be read although they look fine, as those of a damaged file."""
+    expired_containers: tuple[str, ...] = ()
+    """Ids of containers that no longer exist: a request that names one is refused (Anthropic)."""
     models: tuple[str, ...] = ()
     """Names of the models that exist; empty for any name."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import ceil
 from typing import Any
 
@@ -55,6 +55,18 @@ def _encode_container(model_answer: ModelAnswer) -> dict[str, Any]:
     if not waiting_ids:
         return {}
     return {"container": {"id": f"container_{model_answer.id}", "expires_at": "2030-01-01T00:00:00Z"}}
+
+
+def check_container(body: Mapping[str, Any], expired: Collection[str]) -> RefusalReply | None:
+    """Return the refusal of a request that names one of the ``expired`` containers, or None.
+
+    The page "Code execution tool" (2026-08-21) says that such a request is refused, not in which words; these are ours.
+    """
+    container = body.get("container")
+    id_ = container.get("id") if isinstance(container, dict) else container
+    if not isinstance(id_, str) or id_ not in expired:
+        return None
+    return RefusalReply(400, "invalid_request_error", f"container: Container {id_} not found or expired")
 
 
 def _make_empty_message(model_answer: ModelAnswer) -> dict[str, Any]:
