@@ -12,8 +12,8 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
-    NOTE_CONTAINER,
     FAILURE_UNANSWERED,
+    NOTE_CONTAINER,
     AnswerEntry,
     CompactionEntry,
     DecisionEntry,

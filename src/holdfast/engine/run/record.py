@@ -195,9 +195,7 @@ def record_caller_answer(journal: Journal, prepared_request: PreparedRequest, an
     """
     if answer.error is None:
         logged = convert_answer_for_log(answer, prepared_request.target.api, prepared_request.target.model)
-        return journal.record_answer(
-            logged.sized_message, logged.usage, logged.stop_reason, container=answer.container
-        )
+        return journal.record_answer(logged.sized_message, logged.usage, logged.stop_reason, container=answer.container)
     report = answer.to_report(prepared_request.plan.after)
     verdict = classify_error(report)
     if isinstance(report, ErrorReport):

@@ -91,15 +91,9 @@ async def decide_next_attempt(
     template = replace(template, accepts_empty_answer=template.accepts_empty_answer or is_silent_overflow)
     await recording.record_refusal(runtime, attempt)
 
-    if attempt.expired_container and _may_change_request(runtime, template, refusal):
-        # It cannot loop: each retry leaves out one more container, and a request names one.
-        next_request = await end_container(runtime, template.target, prepared_request, attempt.expired_container)
-        return NextAttempt(template, next_request, recovery)
-
-    # First the form: a server that rejects an element of the history rejects it in a smaller request too.
-    strict_request = await _retry_with_strict_form(runtime, template, prepared_request, refusal)
-    if strict_request is not None:
-        return NextAttempt(*strict_request, recovery)
+    other_form = await _retry_in_other_form(runtime, template, prepared_request, attempt)
+    if other_form is not None:
+        return NextAttempt(*other_form, recovery)
 
     event: RecoveryEvent = refusal
     while True:
@@ -173,6 +167,20 @@ async def _undo_failed_recovery(
         await restore_signatures(runtime)
     if refusal.kind in _FORM_REFUSALS:
         await forget_field_lessons(runtime, template.target, recovery.changed_fields)
+
+
+async def _retry_in_other_form(
+    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, attempt: Attempt
+) -> NextRequest | None:
+    """Return the request without a container that is gone, or in another form; None if neither is the problem.
+
+    This comes first: a server that rejects an element of the history rejects it in a smaller request too.
+    """
+    if attempt.expired_container and _may_change_request(runtime, template, attempt.refusal):
+        # It cannot loop: each retry leaves out one more container, and a request names one.
+        ended = await end_container(runtime, template.target, prepared_request, attempt.expired_container)
+        return NextRequest(template, ended)
+    return await _retry_with_strict_form(runtime, template, prepared_request, attempt.refusal)
 
 
 async def _retry_with_strict_form(
