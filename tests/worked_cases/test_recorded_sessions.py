@@ -48,6 +48,17 @@ def list_digests(recording):
     ]
 
 
+def list_queued_words(lines):
+    """Return what the user typed while Claude Code worked and that no user line repeats.
+
+    Commands begin with a slash, and what programs put into the queue begins with a tag or is JSON.
+    """
+    user_texts = [line["message"]["content"] for line in lines if line["type"] == "user"]
+    queued_texts = [line.get("content", "") for line in lines if line.get("operation") == "enqueue"]
+    typed_texts = [text for text in queued_texts if text and text[0] not in "/<{"]
+    return [text for text in typed_texts if text not in user_texts]
+
+
 if FILES:
 
     @pytest.mark.parametrize("file", FILES, ids=[file.name for file in FILES])
@@ -88,7 +99,8 @@ if FILES:
 
     @pytest.mark.parametrize("file", CLAUDE_CODE_FILES, ids=[file.name for file in CLAUDE_CODE_FILES])
     def test_claude_code_sessions_contain_every_message_once(file):
-        """All user and assistant lines of a session are on the path to the leaf, with one model call per message id.
+        """All user and assistant lines of a session are on the path to the leaf, with one model call per message id, and
+        so are words that stand in the queue alone.
 
         An answer of ``<synthetic>`` was written by Claude Code itself: it is a message but no model call.
         """
@@ -101,8 +113,15 @@ if FILES:
             line["message"]["id"]: line["message"].get("model") for line in messages if line["type"] == "assistant"
         }
         synthetic_count = sum(model == "<synthetic>" for model in models.values())
+        queued_words = list_queued_words(lines)
         recording = read_recording(file.read_bytes())
-        assert len(list_digests(recording)) == users + len(models)
+        assert len(list_digests(recording)) == users + len(models) + len(queued_words)
+        said = [
+            entry.body.sized_message.message.text
+            for entry in get_full_history_entries(recording)
+            if isinstance(entry.body, MessageEntry)
+        ]
+        assert [said.count(words) for words in queued_words] == [1] * len(queued_words)
         assert len(list_model_calls(recording)) == len(models) - synthetic_count
 
     @pytest.mark.parametrize("file", CLAUDE_CODE_FILES, ids=[file.name for file in CLAUDE_CODE_FILES])

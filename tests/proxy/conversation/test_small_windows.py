@@ -14,7 +14,9 @@ from holdfast.testing.provider.client import STRICTEST_MODELS
 
 STATE = "x-holdfast-state"
 TURNS = 50
-TOOL = {"type": "function", "function": {"name": "look", "description": "kelp " * 230_000, "parameters": {}}}
+SCHEMA = {"type": "object", "properties": {}}
+FUNCTION = {"name": "look", "description": "kelp " * 230_000, "parameters": SCHEMA}
+TOOL = {"type": "function", "function": FUNCTION}
 """A tool larger than the window that is assumed for an unknown model."""
 WORDS = "kelp on the rock, and the tide comes in. " * 6
 

@@ -16,6 +16,7 @@ from holdfast.errors import InvalidRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.fix.fix_request import fix_request
+from holdfast.providers.fix.request_fields import HEADER_RULES
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.providers.requests.request_body import render_request
@@ -30,9 +31,6 @@ _MAX_LOOKBACK = 64
 _CHECKED_PLACEHOLDER = SizedMessage(Message.from_text("user", "(what was judged before)"))
 """Stands for the checked part of a conversation: no API lets a conversation begin with an answer."""
 
-# The headers come from a proxy's client or an SDK and are not known here, so their absence proves nothing.
-_HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
-"""Rules about headers."""
 # These fields are the client's, and pass unchanged. A gateway or Azure may serve a model of this name by other rules,
 # so the server decides; `holdfast lint` and `fix` go by the rules of OpenAI itself.
 _MODEL_OPTION_RULES = frozenset(
@@ -47,7 +45,8 @@ _GEMINI_OPTION_RULES = frozenset({"gemini.server-side-tools", "gemini.thinking-l
 # also break the cached prefix of a session that works.
 _CLIENT_TOOL_RULES = frozenset(f"{api}.tool-schema" for api in API_SPECS)
 """Rules about the schemas of tools."""
-_UNCHECKED_RULES = _HEADER_RULES | _MODEL_OPTION_RULES | _GEMINI_OPTION_RULES | _CLIENT_TOOL_RULES
+# The headers come from a proxy's client or an SDK and are not known here, so their absence proves nothing.
+_UNCHECKED_RULES = HEADER_RULES | _MODEL_OPTION_RULES | _GEMINI_OPTION_RULES | _CLIENT_TOOL_RULES
 """Rules that do not stop a request here."""
 
 # A change that only leaves out what the model refuses, or puts it where it belongs, serves the client better than an

@@ -103,7 +103,13 @@ def get_server_name(upstream: Upstream) -> str:
 
 def list_betas(upstream: Upstream) -> tuple[str, ...]:
     """Return the beta features that ``upstream`` asks for with its own headers."""
-    return tuple(getattr(upstream, "betas", ()))
+    return find_header_betas(upstream) or ()
+
+
+def find_header_betas(upstream: Upstream) -> tuple[str, ...] | None:
+    """Return the beta features that ``upstream`` asks for, or None if it does not tell its headers, as an SDK."""
+    betas = getattr(upstream, "betas", None)
+    return None if betas is None else tuple(betas)
 
 
 class HttpUpstream:

@@ -7,7 +7,7 @@ a client that works must not be changed because of a rule from memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Raw, Struct
 
@@ -24,6 +24,8 @@ from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 
 _CERTAIN_EVIDENCE: frozenset[RuleEvidence] = frozenset({"documented", "observed"})
+HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
+"""Rules about a header that must come with a field; they prove nothing where the headers are not known."""
 
 
 class FieldFixes(Struct, frozen=True):
@@ -38,20 +40,25 @@ class FieldFixes(Struct, frozen=True):
 NO_FIELD_FIXES = FieldFixes()
 
 
-def find_field_fixes(api: str, fields: Mapping[str, Raw], model: str, dialect: Dialect) -> FieldFixes:
+def find_field_fixes(
+    api: str, fields: Mapping[str, Raw], model: str, dialect: Dialect, betas: Sequence[str] | None = None
+) -> FieldFixes:
     """Find the changes that make ``fields``, the top level of a body, valid for ``model``; none if they are valid.
 
-    The messages among the fields do not matter.
+    The messages among the fields do not matter. ``betas`` are the beta features of the request's headers, or None if
+    these are unknown.
     """
     spec = get_api_spec(api)
     stand_in = spec.encode_message(Message.from_text("user", "Continue."), None)
     stub_fields = {key: value for key, value in fields.items() if key != spec.messages_field}
     stub = encode_json({**stub_fields, spec.messages_field: [Raw(element) for element in stand_in]})
-    errors = _list_certain_errors(stub, api, model, dialect)
+    errors = _list_certain_errors(stub, api, model, dialect, betas)
     if not errors:
         return NO_FIELD_FIXES
     try:
-        result = fix_request(stub, api, model=model, provider=dialect.provider, dialect=lambda _api, _model: dialect)
+        result = fix_request(
+            stub, api, model=model, provider=dialect.provider, dialect=lambda _api, _model: dialect, betas=betas
+        )
     except FormatError:
         return NO_FIELD_FIXES
     broken_rules = {finding.rule for finding in errors}
@@ -68,15 +75,19 @@ def find_field_fixes(api: str, fields: Mapping[str, Raw], model: str, dialect: D
     return FieldFixes(changes, fixes)
 
 
-def _list_certain_errors(body: bytes, api: str, model: str, dialect: Dialect) -> list[Finding]:
+def _list_certain_errors(
+    body: bytes, api: str, model: str, dialect: Dialect, betas: Sequence[str] | None
+) -> list[Finding]:
     """Return the errors in ``body``, messages aside, if all of them are by certain rules; else none."""
     spec = get_api_spec(api)
     evidence_by_rule = {rule.name: rule.evidence for rule in spec.rules.rules}
     for requirement in iter_requirements(api, model, dialect.provider):
         evidence_by_rule[f"{dialect.provider}.{requirement.rule}"] = requirement.evidence
     errors = []
-    for finding in validate_request(body, api, model=model, provider=dialect.provider):
+    for finding in validate_request(body, api, model=model, provider=dialect.provider, betas=betas):
         if finding.level != "error" or finding.path.startswith(f"$.{spec.messages_field}"):
+            continue
+        if betas is None and finding.rule in HEADER_RULES:
             continue
         if evidence_by_rule.get(finding.rule) not in _CERTAIN_EVIDENCE:
             return []
