@@ -99,8 +99,8 @@ if FILES:
 
     @pytest.mark.parametrize("file", CLAUDE_CODE_FILES, ids=[file.name for file in CLAUDE_CODE_FILES])
     def test_claude_code_sessions_contain_every_message_once(file):
-        """All user and assistant lines of a session are on the path to the leaf, with one model call per message id, and
-        so are words that stand in the queue alone.
+        """All user and assistant lines of a session are on the path to the leaf, with one model call per message id,
+        and so are words that stand in the queue alone.
 
         An answer of ``<synthetic>`` was written by Claude Code itself: it is a message but no model call.
         """
