@@ -35,6 +35,30 @@ def test_strip_foreign_content_removes_bytes_signatures_and_thinking():
     )
 
 
+def test_strip_foreign_content_keeps_the_words_of_tools_of_the_provider():
+    """A search becomes its query and the titles and addresses that it found, without what is encrypted; code becomes
+    itself and its output. An error, or a result of another kind, stays a placeholder.
+    """
+    page = {"type": "web_search_result", "title": "Tides", "url": "https://example.org/t", "encrypted_content": "Eqg"}
+    output = {"type": "code_execution_result", "stdout": "41\n", "stderr": "", "return_code": 0, "content": []}
+    blocks = (
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "tides"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [page, {**page, "title": ""}]},
+        {"type": "web_search_tool_result", "tool_use_id": "s2", "content": {"error_code": "max_uses_exceeded"}},
+        {"type": "code_execution_tool_result", "tool_use_id": "s3", "content": output},
+        {"type": "advisor_tool_result", "tool_use_id": "s4", "content": {}},
+    )
+    parts = tuple(Opaque(block["type"], Raw(json.dumps(block).encode())) for block in blocks)
+    texts = [part.text for part in strip_foreign_content(Message("assistant", parts), "gemini").parts]
+    assert texts == [
+        '[web_search: {"query": "tides"}]',
+        "[search results, without their text]\nTides https://example.org/t\nhttps://example.org/t",
+        "[Attached web_search_tool_result]",
+        "41",
+        "[Attached advisor_tool_result]",
+    ]
+
+
 def test_strip_foreign_content_keeps_results_and_media():
     """A result keeps its id, text and error flag; an image its type and data."""
     image = Media("image", "image/png", 4, "", "QUJDRA==", RAW)

@@ -19,6 +19,29 @@ class _SearchResult(Struct):
     content: list[_ResultTextBlock] = []
 
 
+class _FoundPage(Struct):
+    title: str = ""
+    url: str = ""
+
+
+class _SearchResults(Struct):
+    content: list[_FoundPage] = []
+
+
+class _ServerCall(Struct):
+    name: str = ""
+    input: Raw = Raw(b"{}")
+
+
+class _CodeOutput(Struct, frozen=True):
+    stdout: str = ""
+    stderr: str = ""
+
+
+class _CodeResult(Struct):
+    content: _CodeOutput = _CodeOutput()
+
+
 class _CompactionBlock(Struct):
     content: str = ""
 
@@ -27,7 +50,12 @@ class _RefusalBlock(Struct):
     refusal: str = ""
 
 
+SEALED_SEARCH_KINDS = frozenset({"web_search_tool_result"})
+"""Kinds of parts with search results whose text only their provider can read."""
 _SEARCH_RESULT_DECODER = msgspec.json.Decoder(_SearchResult)
+_FOUND_PAGES_DECODER = msgspec.json.Decoder(_SearchResults)
+_SERVER_CALL_DECODER = msgspec.json.Decoder(_ServerCall)
+_CODE_RESULT_DECODER = msgspec.json.Decoder(_CodeResult)
 _COMPACTION_DECODER = msgspec.json.Decoder(_CompactionBlock)
 _REFUSAL_DECODER = msgspec.json.Decoder(_RefusalBlock)
 _STRING_DECODER = msgspec.json.Decoder(str)
@@ -93,13 +121,27 @@ def is_message_or_field(part: Opaque) -> bool:
 
 
 def get_opaque_text(part: Opaque) -> str:
-    """Return the plain text of an opaque part (a search result, a summary, a refusal), or ``""`` for other kinds."""
+    """Return the plain text of an opaque part, or ``""`` for kinds without one.
+
+    It is that of a search result, a summary, a refusal, or of a tool that the provider ran: its call, the titles and
+    addresses of pages that it found (their text is encrypted), the output of code.
+    """
     if part.raw is None:
         return ""
     try:
         return _decode_opaque_text(part.kind, part.raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
+
+
+def _format_found_pages(pages: list[_FoundPage]) -> str:
+    """Return the titles and addresses of pages that a search found, a line each; empty without any."""
+    lines = []
+    for page in pages:
+        line = " ".join(filter(None, (page.title, page.url)))
+        if line:
+            lines.append(line)
+    return "\n".join(["[search results, without their text]", *lines]) if lines else ""
 
 
 def _decode_opaque_text(kind: str, raw: Raw) -> str:
@@ -109,6 +151,14 @@ def _decode_opaque_text(kind: str, raw: Raw) -> str:
         return _STRING_DECODER.decode(raw)
     if kind == "refusal":
         return _REFUSAL_DECODER.decode(raw).refusal
+    if kind == "server_tool_use":
+        call = _SERVER_CALL_DECODER.decode(raw)
+        return f"[{call.name}: {bytes(call.input).decode()}]" if call.name else ""
+    if kind in SEALED_SEARCH_KINDS:
+        return _format_found_pages(_FOUND_PAGES_DECODER.decode(raw).content)
+    if kind.endswith("code_execution_tool_result"):
+        output = _CODE_RESULT_DECODER.decode(raw).content
+        return "\n".join(filter(None, (output.stdout.strip(), output.stderr.strip())))
     if kind != "search_result":
         return ""
     search_result = _SEARCH_RESULT_DECODER.decode(raw)

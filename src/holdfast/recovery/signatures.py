@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message
+from holdfast.messages.message import Message, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolResult
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD, build_sized_message
+from holdfast.messages.strip_foreign import get_opaque_text
 from holdfast.normalize.parts import can_send_signature, strip_part_signature
 from holdfast.normalize.signatures import DUMMY_SIGNATURE
 from holdfast.planning.builder import PlanBuilder
-from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_items, read_json_text
 from holdfast.providers.registry import API_SPECS
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
@@ -115,18 +115,6 @@ def _has_sealed_citation(part: Part) -> bool:
     return isinstance(part, Text) and part.raw is not None and b'"encrypted_index"' in bytes(part.raw)
 
 
-def _list_search_results(part: Opaque) -> str:
-    """Return the titles and addresses of search results, a line each."""
-    assert part.raw is not None
-    results = read_json_items(read_json_fields(part.raw).get("content"))
-    lines = []
-    for result in results:
-        fields = read_json_fields(result)
-        words = [read_json_text(fields.get(key)) for key in ("title", "url")]
-        lines.append(" ".join(filter(None, words)))
-    return "\n".join(["[search results, without their text]", *filter(None, lines)])
-
-
 def _is_compacted_history(part: Part, dialect: Dialect) -> bool:
     """Return whether ``part`` holds turns that the provider compacted for the client, unreadable for us."""
     spec = API_SPECS.get(dialect.api)
@@ -146,7 +134,7 @@ def _strip_signed_part(part: Part, dialect: Dialect) -> tuple[Part, ...]:
     if isinstance(part, Thinking):
         return ()
     if isinstance(part, Opaque) and _is_sealed_result(part):
-        return (Text(_list_search_results(part)),)
+        return (Text(get_opaque_text(part) or format_part_placeholder(part)),)
     unsigned_part = strip_part_signature(part)
     return () if unsigned_part is None else (unsigned_part,)
 

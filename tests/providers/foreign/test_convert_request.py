@@ -157,7 +157,7 @@ def test_convert_request_notes_everything_without_a_form():
     assert [tool["function"]["name"] for tool in out["tools"]] == ["ls"]
     assert notes == (
         "1 × thinking: left out, signed by another API",
-        "1 × server_tool_use: replaced by '[Attached server_tool_use]'",
+        "1 × server_tool_use: kept as text",
         "1 × the error flag of a tool result: left out, the text is kept",
         "the tool web_search_20260209: left out, only functions of the client can be converted",
         "the field metadata: left out",

@@ -12,7 +12,12 @@ from holdfast.errors import FormatError
 from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Thinking, ToolResult
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.strip_foreign import get_opaque_text, is_message_or_field, strip_foreign_content
+from holdfast.messages.strip_foreign import (
+    SEALED_SEARCH_KINDS,
+    get_opaque_text,
+    is_message_or_field,
+    strip_foreign_content,
+)
 from holdfast.normalize.result_media import move_media_after_results
 from holdfast.normalize.roles import CONTINUE_TEXT
 from holdfast.normalize.tracked_messages import TrackedMessage
@@ -251,7 +256,7 @@ def iter_part_losses(before: Message, after: Message) -> Iterator[str]:
             if is_message_or_field(part):
                 fate = "left out"
             elif get_opaque_text(part):
-                fate = "kept as text"
+                fate = "titles and addresses kept as text" if part.kind in SEALED_SEARCH_KINDS else "kept as text"
             else:
                 fate = f"replaced by {format_part_placeholder(part)!r}"
             yield f"{part.kind}: {fate}"
