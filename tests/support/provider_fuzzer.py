@@ -100,7 +100,7 @@ _LENIENT = {"window": 2_000_000, "accepted_seals": "any", "binds_thinking": "nev
 """The histories contain signatures of other providers, made over other prefixes."""
 
 
-def _mutate_reasoning(messages: list[Message], rng: Random) -> list[Message]:
+def mutate_reasoning(messages: list[Message], rng: Random) -> list[Message]:
     """Give answers reasoning in the fields of several servers, or take it from them."""
     changed = []
     for message in messages:
@@ -135,7 +135,7 @@ def _choose_options(rng: Random, api: str, model: str) -> dict[str, Any]:
 
 
 @cache
-def _get_dialect(api: str, model: str, provider: str) -> Dialect:
+def get_dialect(api: str, model: str, provider: str) -> Dialect:
     return load_shipped_catalog().get_dialect(api, model, provider=provider)
 
 
@@ -146,10 +146,10 @@ def build_provider_request(seed: int, provider: str) -> tuple[str, str, bytes] |
     api, model = pairs[seed % len(pairs)]
     messages = mangle_conversation(rng, api)
     if api == "openai-chat":
-        messages = _mutate_reasoning(messages, rng)
+        messages = mutate_reasoning(messages, rng)
     if not any(map(has_nonblank_content, messages)):
         return None
-    dialect = _get_dialect(api, model, provider)
+    dialect = get_dialect(api, model, provider)
     options = _choose_options(rng, api, model)
     if provider == "vertex" and api == "anthropic":
         options["anthropic_version"] = "vertex-2023-10-16"

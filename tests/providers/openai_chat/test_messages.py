@@ -237,3 +237,20 @@ def test_encode_messages_rejects_numbers_out_of_range():
     field = Opaque("message.x", Raw(b"1e999"))
     with pytest.raises(FormatError, match="the message"):
         encode_messages("openai-chat", [Message("assistant", (Text("a"), field))])
+
+
+def test_encode_message_drops_the_fields_of_a_result_that_became_a_users_message():
+    """Mistral refuses ``tool_call_id`` on a user's message, also an empty one."""
+    base = Raw(b'{"role":"tool","tool_call_id":"","content":"a.py"}')
+    [encoded] = openai_chat.encode_message(Message.from_text("user", "[Result] a.py"), base)
+    assert json.loads(encoded) == {"role": "user", "content": "[Result] a.py"}
+
+
+def test_decode_message_keeps_empty_reasoning():
+    """DeepSeek wants the field back and takes it empty, so an empty one is told from a missing one."""
+    raw = Raw(b'{"role":"assistant","content":"Yes.","reasoning_content":""}')
+    message = openai_chat.decode_message(raw)
+    assert message.parts[0] == Thinking("", ProviderSignature("openai-chat", "", "reasoning_content"), Raw(b'""'))
+    without_reasoning = replace(message, parts=message.parts[1:])
+    [encoded] = openai_chat.encode_message(without_reasoning, raw)
+    assert json.loads(encoded) == {"role": "assistant", "content": "Yes."}

@@ -391,10 +391,12 @@ def _encode_result(result: ToolResult, base: Raw | None) -> bytes:
 
 def _encode_rest(role: Role, parts: Sequence[Part], base: Raw | None) -> bytes:
     """Encode everything but results as one message."""
-    if base is None:
-        old_message = None
-    else:
+    old_message = None
+    if base is not None:
         old_message = decode_json(_MESSAGE_DECODER, base, "the base message")
+        if old_message.role == "tool":
+            # What became of a result must not keep its fields: servers refuse ``tool_call_id`` on a user's message.
+            base = old_message = None
     content_parts = [part for part in parts if _is_content_part(part)]
     calls = []
     for part in parts:
