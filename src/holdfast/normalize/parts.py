@@ -326,6 +326,8 @@ def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Media | Text:
     corrected = correct_media(part, dialect)
     if isinstance(corrected, Text) or can_role_hold_media(corrected, dialect, role):
         return corrected
+    if role == "assistant" and part.form == "text" and part.source.strip():
+        return Text(f"[{part.name}]\n{part.source}" if part.name else part.source)  # its words need no document
     placeholder = format_part_placeholder(part)
     if part.form == "url" and not _can_fetch_url(part.source, dialect):
         # The model may have a tool that can fetch it.

@@ -4,7 +4,7 @@
 
 Prints a line for each rule and exits 1 if a rule can be deleted unnoticed. The cases are in ``cases/API.json``:
 ``{"id", "rule", "kept", "request"}``; ``{"$repeat": [value, times]}`` means a long text or list. A case is a part
-of a request unless it has ``whole``.
+of a request unless it has ``whole``; ``version`` and ``betas`` are headers, unknown without them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,14 @@ def get_expected_verdict(case):
 
 def validate_case(case, rules=ALL_RULES):
     """Return the findings of ``rules`` in a case."""
-    return validate_request(case["request"], case["api"], rules=rules, complete=case.get("whole", False))
+    return validate_request(
+        case["request"],
+        case["api"],
+        rules=rules,
+        complete=case.get("whole", False),
+        version=case.get("version", ""),
+        betas=case.get("betas"),
+    )
 
 
 def list_wrong_cases(listed, rules=ALL_RULES):

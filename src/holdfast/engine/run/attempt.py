@@ -20,7 +20,7 @@ from holdfast.engine.run.request_target import ask_for_window
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.replies import ReplyReader
-from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest
+from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest, find_header_version
 from holdfast.errors import HoldfastError, InvalidRequest, UpstreamError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
@@ -413,8 +413,10 @@ async def prepare_attempt(
     """
     sized_messages = await _apply_transform_hook(runtime, prepared_request.messages)
     is_as_planned = _has_same_items(sized_messages, prepared_request.messages)
-    upstream_request = template.build_upstream_request(prepared_request, sized_messages)
     resources = runtime.resources
+    upstream = template.request_options.upstream or resources.upstream
+    upstream_request = template.build_upstream_request(prepared_request, sized_messages)
+    upstream_request = replace(upstream_request, version=find_header_version(upstream))
 
     is_client_body = template.is_client_body(upstream_request.body)
     if not template.request_options.observe_only:
@@ -439,7 +441,6 @@ async def prepare_attempt(
                 raise
 
     is_observed = template.request_options.observe_only
-    upstream = template.request_options.upstream or resources.upstream
     ask_for_window(runtime, upstream, template.target.model)
     if not is_observed and can_recover_from_refusals(runtime.settings):
         # After the check: what this server wants is no matter of the rules of its API.

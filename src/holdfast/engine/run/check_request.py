@@ -145,6 +145,7 @@ def check_request(upstream_request: UpstreamRequest, dialect: Dialect, *, hook: 
             model=upstream_request.model,
             provider=dialect.provider,
             dialect=lambda _api, _model: dialect,
+            version=upstream_request.version,
         )
         fixed_request = replace(upstream_request, body=fix_result.body)
         if not _find_errors(fixed_request, dialect):
@@ -205,7 +206,11 @@ def _extend_back_to_calls(messages: Sequence[SizedMessage], last: int) -> Sequen
 
 def _find_errors(upstream_request: UpstreamRequest, dialect: Dialect) -> list[Finding]:
     findings = validate_request(
-        upstream_request.body, upstream_request.api, model=upstream_request.model, provider=dialect.provider
+        upstream_request.body,
+        upstream_request.api,
+        model=upstream_request.model,
+        provider=dialect.provider,
+        version=upstream_request.version,
     )
     errors: list[Finding] = []
     for finding in findings:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.engine.request_template import RequestOptions
 from holdfast.engine.session_runtime import SessionRuntime
-from holdfast.engine.upstream.upstream import find_header_betas
+from holdfast.engine.upstream.upstream import find_header_betas, find_header_version
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.request_fields import FieldFixes, apply_field_fixes, find_field_fixes
 from holdfast.providers.registry import get_api_spec
@@ -28,12 +28,13 @@ async def fix_client_fields(
     resources = runtime.resources
     if resources.check_mode != "changed" or request_options.observe_only or target.dialect.keeps_client_content:
         return parsed_body
-    betas = find_header_betas(request_options.upstream or resources.upstream)
-    key = _digest_fields(parsed_body, target, betas)
+    upstream = request_options.upstream or resources.upstream
+    betas, version = find_header_betas(upstream), find_header_version(upstream)
+    key = _digest_fields(parsed_body, target, betas, version)
     field_fixes = resources.field_fixes.get(key)
     if field_fixes is None:
         field_fixes = await resources.run_in_worker(
-            lambda: find_field_fixes(parsed_body.api, parsed_body.fields, target.model, target.dialect, betas)
+            lambda: find_field_fixes(parsed_body.api, parsed_body.fields, target.model, target.dialect, betas, version)
         )
         resources.remember_field_fixes(key, field_fixes)
     if not field_fixes.changes:
@@ -45,10 +46,10 @@ async def fix_client_fields(
     return replace(fixed_body, measured_setup=fixed_body.setup)
 
 
-def _digest_fields(parsed_body: ParsedRequest, target: Target, betas: Sequence[str] | None) -> bytes:
+def _digest_fields(parsed_body: ParsedRequest, target: Target, betas: Sequence[str] | None, version: str) -> bytes:
     """Return a digest of all that the fixes depend on: API, model, provider, betas, and the fields but the messages."""
     messages_field = get_api_spec(parsed_body.api).messages_field
-    origin = f"{parsed_body.api}\0{target.model}\0{target.dialect.provider}\0{betas}"
+    origin = f"{parsed_body.api}\0{target.model}\0{target.dialect.provider}\0{betas}\0{version}"
     digest = blake2b(origin.encode(errors="surrogatepass"), digest_size=16)
     for key, value in parsed_body.fields.items():
         if key != messages_field:

@@ -20,6 +20,7 @@ from holdfast.engine.run.decide import decide_next_request, decide_smaller_reque
 from holdfast.engine.run.drop_signatures import drop_signatures, restore_signatures
 from holdfast.engine.run.end_container import end_container
 from holdfast.engine.session_runtime import SessionRuntime
+from holdfast.engine.upstream.upstream import find_header_version
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.stages.smallest_request import estimate_irreducible_tokens
@@ -227,8 +228,9 @@ async def _retry_with_checks(
     upstream_request = template.build_upstream_request(prepared_request)
     if not template.is_client_body(upstream_request.body):
         return None
+    version = find_header_version(template.request_options.upstream or runtime.resources.upstream)
     with suppress(InvalidRequest):  # it breaks a rule, and no fix is known
-        if check_request(upstream_request, template.target.dialect).fixed_rule:
+        if check_request(replace(upstream_request, version=version), template.target.dialect).fixed_rule:
             # From here on `runtime.requires_check` holds, and the next attempt fixes the body.
             await runtime.resources.run_in_worker(
                 lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)

@@ -31,6 +31,8 @@ Endpoint: TypeAlias = Literal["generate", "compact", "count"]
 """An answer, a compaction (which only Responses has an endpoint for), or a count of the prompt's tokens."""
 BETA_HEADER = "anthropic-beta"
 """The header that lists the requested beta features."""
+VERSION_HEADER = "anthropic-version"
+"""The header that names the version of the API, whose rules differ (2023-06-01, 2026-10-21)."""
 _VERSION_SUFFIX_PATTERN = re.compile(r"/v\d\w*$")
 """Matches a base URL that ends with a version (``…/v1``, ``…/paas/v4``); the API's own version is not added to it."""
 
@@ -47,6 +49,8 @@ class UpstreamRequest(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     refused_betas: tuple[str, ...] = ()
     """Beta features that the server refused: they are not asked for, whatever the upstream's own headers say."""
+    version: str = ""
+    """The version of the API that the headers of its upstream name (``anthropic-version``); empty if not known."""
 
 
 class Reply:
@@ -112,6 +116,11 @@ def find_header_betas(upstream: Upstream) -> tuple[str, ...] | None:
     return None if betas is None else tuple(betas)
 
 
+def find_header_version(upstream: Upstream) -> str:
+    """Return the version of the API that ``upstream`` asks for (``anthropic-version``), or "" if it does not tell."""
+    return str(getattr(upstream, "version", ""))
+
+
 class HttpUpstream:
     """A provider at ``base_url`` that speaks ``api``; ``headers`` carry its key. Use it as ``async with``.
 
@@ -136,6 +145,7 @@ class HttpUpstream:
             default_headers.update(headers)  # replaces a default also if it is spelled in another case
             # Kept apart, since a request may have to do without some of them.
             self.betas = tuple(_split_betas(default_headers.pop(BETA_HEADER, "")))
+            self.version = default_headers.get(VERSION_HEADER, "")
             self._client = httpx2.AsyncClient(
                 headers=default_headers,
                 timeout=httpx2.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT),

@@ -339,6 +339,17 @@ def _raise_output_limit(_tree: JsonTree, _context: FixContext, steps: PathSteps)
     return {steps: b"16"} if steps == ("max_output_tokens",) else {}
 
 
+def _replace_document_by_text(tree: JsonTree, _context: FixContext, steps: PathSteps) -> Replacements:
+    """Replace a document of the assistant's by its text, or by its placeholder line if it has none."""
+    fields = tree.get_children(steps)
+    source = (*steps, "source")
+    mime = read_json_text(tree.get_raw((*source, "media_type")))
+    text = read_json_text(tree.get_raw((*source, "data"))) if mime == "text/plain" else ""
+    title = read_json_text(fields.get("title"))
+    shown = text or format_part_placeholder(Media("document", mime, name=title))
+    return {steps: encode_json({"type": "text", "text": shown})}
+
+
 _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "thinking-budget": RuleReplacement(_replace_thinking_budget),
     "thinking-mode": RuleReplacement(_replace_thinking_mode),
@@ -370,6 +381,8 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "image-result": RuleReplacement(drop_item, "the item is left out, it has no image"),
     "approval-pair": RuleReplacement(drop_approval, "the approval is left out; a reason for it becomes a user message"),
     "image-size": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text", _rank_oversized_image),
+    "version-document": RuleReplacement(_replace_document_by_text, "its text, or a line, stands for it"),
+    "version-citations": RuleReplacement(lambda _tree, _context, steps: {steps: None}, "left out, the text stays"),
     "image-bytes": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text"),
 }
 """Replacements by the name of the rule, without the API before it."""

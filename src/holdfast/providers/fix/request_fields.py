@@ -41,23 +41,34 @@ NO_FIELD_FIXES = FieldFixes()
 
 
 def find_field_fixes(
-    api: str, fields: Mapping[str, Raw], model: str, dialect: Dialect, betas: Sequence[str] | None = None
+    api: str,
+    fields: Mapping[str, Raw],
+    model: str,
+    dialect: Dialect,
+    betas: Sequence[str] | None = None,
+    version: str = "",
 ) -> FieldFixes:
     """Find the changes that make ``fields``, the top level of a body, valid for ``model``; none if they are valid.
 
     The messages among the fields do not matter. ``betas`` are the beta features of the request's headers, or None if
-    these are unknown.
+    these are unknown; ``version`` is the header ``anthropic-version``.
     """
     spec = get_api_spec(api)
     stand_in = spec.encode_message(Message.from_text("user", "Continue."), None)
     stub_fields = {key: value for key, value in fields.items() if key != spec.messages_field}
     stub = encode_json({**stub_fields, spec.messages_field: [Raw(element) for element in stand_in]})
-    errors = _list_certain_errors(stub, api, model, dialect, betas)
+    errors = _list_certain_errors(stub, api, model, dialect, betas, version)
     if not errors:
         return NO_FIELD_FIXES
     try:
         result = fix_request(
-            stub, api, model=model, provider=dialect.provider, dialect=lambda _api, _model: dialect, betas=betas
+            stub,
+            api,
+            model=model,
+            provider=dialect.provider,
+            dialect=lambda _api, _model: dialect,
+            betas=betas,
+            version=version,
         )
     except FormatError:
         return NO_FIELD_FIXES
@@ -76,7 +87,7 @@ def find_field_fixes(
 
 
 def _list_certain_errors(
-    body: bytes, api: str, model: str, dialect: Dialect, betas: Sequence[str] | None
+    body: bytes, api: str, model: str, dialect: Dialect, betas: Sequence[str] | None, version: str
 ) -> list[Finding]:
     """Return the errors in ``body``, messages aside, if all of them are by certain rules; else none."""
     spec = get_api_spec(api)
@@ -84,7 +95,7 @@ def _list_certain_errors(
     for requirement in iter_requirements(api, model, dialect.provider):
         evidence_by_rule[f"{dialect.provider}.{requirement.rule}"] = requirement.evidence
     errors = []
-    for finding in validate_request(body, api, model=model, provider=dialect.provider, betas=betas):
+    for finding in validate_request(body, api, model=model, provider=dialect.provider, betas=betas, version=version):
         if finding.level != "error" or finding.path.startswith(f"$.{spec.messages_field}"):
             continue
         if betas is None and finding.rule in HEADER_RULES:

@@ -32,6 +32,7 @@ A provider that fails later was working on the request, and sending it again mig
 judgement.
 """
 _RAW_BETA_HEADER = b"anthropic-beta"
+_RAW_VERSION_HEADER = b"anthropic-version"
 _CONTENT_ENCODING = "content-encoding"
 _FRAMING_HEADERS = frozenset({b"host", b"content-length", b"transfer-encoding"})
 """Headers about the address of a request and the length of its body."""
@@ -80,6 +81,14 @@ class UpstreamRelay:
             if name.lower() == _RAW_BETA_HEADER:
                 features += [feature.strip() for feature in value.decode("latin-1").split(",")]
         return tuple([feature for feature in features if feature])
+
+    @property
+    def version(self) -> str:
+        """The version of the API that the client asks for, or an empty string."""
+        for name, value in self.headers:
+            if name.lower() == _RAW_VERSION_HEADER:
+                return value.decode("latin-1").strip()
+        return ""
 
     def with_body(self, body: bytes) -> UpstreamRelay:
         """Return the same upstream, but one that always sends ``body``."""

@@ -12,6 +12,7 @@ from holdfast.providers.anthropic.models import (
     MAX_LARGE_IMAGES,
     MAX_PIXELS_FEW_IMAGES,
     MAX_PIXELS_MANY_IMAGES,
+    is_strict_version,
 )
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
@@ -25,6 +26,8 @@ from holdfast.providers.rules.rule import (
     format_json_value,
     get_json_type_name,
 )
+
+_VERSION_SOURCE = "page on migrating to API version 2026-10-21"
 
 # -- text --------------------------------------------------------------------------------------------------------------
 
@@ -161,6 +164,31 @@ def _check_media_bytes(request: AnthropicView) -> Violations:
             yield f"{block.path}.source.data", fault
 
 
+def _check_version_documents(request: AnthropicView) -> Violations:
+    """From version 2026-10-21 on, an assistant message has no document beside those in its tool results."""
+    if not is_strict_version(request.version):
+        return
+    for block in request.iter_blocks("document"):
+        if block.role == "assistant" and block.inner_index < 0:
+            problem = f"anthropic-version {request.version} takes no document in an assistant message"
+            yield block.path, f"{problem}; move it to a user message"
+
+
+def _check_version_citations(request: AnthropicView) -> Violations:
+    """From version 2026-10-21 on, the text of a user has no citations, also in a search result."""
+    if not is_strict_version(request.version):
+        return
+    problem = f"anthropic-version {request.version} takes no citations on the text of a user; leave them out"
+    for block in request.iter_blocks("text"):
+        if block.role == "user" and block.value.get("citations"):
+            yield f"{block.path}.citations", problem
+    for block in request.iter_blocks("search_result"):
+        content = block.value.get("content")
+        for index, inner in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(inner, dict) and inner.get("type") == "text" and inner.get("citations"):
+                yield f"{block.path}.content[{index}].citations", problem
+
+
 def _check_image_count(request: AnthropicView) -> Violations:
     """There are at most 100 images for models with 200,000 tokens, 600 for others."""
     images = request.blocks.get("image", [])
@@ -215,6 +243,8 @@ BLOCK_RULES: tuple[Rule, ...] = (
     Rule("anthropic.media-source", _check_media_source, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.media-type", _check_media_type, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.media-bytes", _check_media_bytes, "observed", PUBLIC_ERRORS),
+    Rule("anthropic.version-document", _check_version_documents, "documented", _VERSION_SOURCE, "version 2026-10-21"),
+    Rule("anthropic.version-citations", _check_version_citations, "documented", _VERSION_SOURCE, "version 2026-10-21"),
     Rule(
         "anthropic.image-count",
         _check_image_count,

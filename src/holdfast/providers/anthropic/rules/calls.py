@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from holdfast.providers.anthropic.models import is_strict_version
 from holdfast.providers.anthropic.rules.block_kinds import (
     FIELDS_BY_BLOCK_KIND,
     SERVER_CALL_KINDS,
@@ -175,7 +176,9 @@ def _check_block_role(request: AnthropicView) -> Violations:
 def _check_media_role(request: AnthropicView) -> Violations:
     """Images, documents and search results are in user messages."""
     for block in request.iter_blocks("image", "document", "search_result"):
-        if block.role == "assistant":
+        # The rule about the version refuses a document there, with more certainty.
+        is_refused_by_version = block.kind == "document" and is_strict_version(request.version)
+        if block.role == "assistant" and not is_refused_by_version:
             yield block.path, f"{block.kind} is in an assistant message; move it to a user message"
 
 

@@ -48,6 +48,9 @@ RULE_WORDINGS: dict[str, str] = {
     "anthropic.deferred-all": "At least one tool must have defer_loading=false",
     "anthropic.forced-tool": 'tool_choice: type "tool" and "any" are not supported for this model',
     "anthropic.model-sampling": "`{path}` is deprecated for this model.",
+    # Ours: the page on the version names no wording.
+    "anthropic.version-document": "{block}: `document` blocks are not permitted in `assistant` messages",
+    "anthropic.version-citations": "{path}: citations are not permitted in `user` messages",
     # What of these is not refused by ``media_check``, in the words for media that cannot be read.
     "anthropic.media-bytes": "Could not process image",
     "anthropic.image-bytes": "{path}: image exceeds 10 MB maximum",
