@@ -373,7 +373,7 @@ def _is_opaque_accepted(part: Opaque, dialect: Dialect, role: str) -> bool:
     if kind in dialect.refused_kinds or kind.startswith(_select_kind_prefixes(dialect.refused_kinds)):
         return False
     if kind.startswith(MESSAGE_FIELD_PREFIX):
-        return True
+        return dialect.message_field_kinds is None or kind in dialect.message_field_kinds
     if role != "assistant":
         is_server_tool_part = kind.endswith(("_tool_use", "_tool_result"))
         if is_server_tool_part or kind in dialect.exclusive_kinds:

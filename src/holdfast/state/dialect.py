@@ -117,6 +117,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """Further kinds of opaque parts that a result may not contain."""
     allowed_kinds_by_role: dict[str, tuple[str, ...]] = {}
     """By role, the only kinds of opaque parts that its messages may contain; a role that is missing takes any."""
+    message_field_kinds: tuple[str, ...] | None = None
+    """The only further fields of messages, as kinds of opaque parts (``message.prefix``); None if any are taken."""
     exclusive_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts that may not share an answer with others."""
     allows_thinking_only: bool = False

@@ -184,6 +184,28 @@ class RefusedMessageFields(Requirement, frozen=True, kw_only=True):
                 yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
 
 
+class KnownMessageFields(Requirement, frozen=True, kw_only=True):
+    """The only fields that messages may have, by role, for a provider that refuses unknown ones."""
+
+    rule: ClassVar[str] = "message-field"
+    fields_by_role: Mapping[str, tuple[str, ...]]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        parts = [f"{join_names(names)} ({role})" for role, names in self.fields_by_role.items()]
+        return f"A message has no fields but {join_names(parts)}."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the fields that are not known; a message of an unknown role is the matter of another rule."""
+        for index, message, role in request.message_objects:
+            known_fields = self.fields_by_role.get(role)
+            for name in message if known_fields is not None else ():
+                if name not in known_fields:
+                    problem = f"a message of the role {role} has the field {name}, which is refused here"
+                    yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
+
+
 class ReturnedReasoning(Requirement, frozen=True, kw_only=True):
     """Assistant messages must carry the reasoning that the model gave with them."""
 

@@ -10,10 +10,10 @@ import re
 from holdfast.providers.dialects.chat_requirements import (
     AllowedRoles,
     CallIdForm,
+    KnownMessageFields,
     LastMessage,
     NoUserAfterResults,
     PartTypes,
-    RefusedMessageFields,
 )
 from holdfast.providers.dialects.field_requirements import AllowedValues, KnownFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
@@ -70,14 +70,16 @@ _REQUIREMENTS = (
         source="'Expected last role User or Tool': NEKOparapa/AiNiee#641, 2025-06-03",
     ),
     PartTypes(types=("text", "thinking"), roles=("system", "assistant"), source=_SCHEMA),
-    RefusedMessageFields(
+    KnownMessageFields(
         fields_by_role={
-            "user": ("name", "tool_calls", "metadata"),
-            "system": ("name",),
-            "assistant": ("reasoning_content", "reasoning", "reasoning_details", "refusal", "audio", "function_call"),
+            "system": ("role", "content"),
+            "user": ("role", "content"),
+            "assistant": ("role", "content", "tool_calls", "prefix"),
+            "tool": ("role", "content", "tool_call_id", "name"),
         },
         evidence="observed",
-        source="422 extra_forbidden: BerriAI/litellm#30835, 2026-06-19, and #30882, 2026-06-20",
+        source="422 extra_forbidden: BerriAI/litellm#30835, 2026-06-19, and #30882, 2026-06-20; fields: "
+        f"{_SCHEMA}",
     ),
 )
 
@@ -117,16 +119,8 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "max_images": 8,
             "allowed_kinds_by_role": {"system": (), "assistant": ("refusal", "thinking"), "tool": ()},
             "prefill_marks": ("message.prefix",),
+            "message_field_kinds": ("message.prefix",),
         },
-        refused_kinds=(
-            "message.name",
-            "message.metadata",
-            "message.role",
-            "message.refusal",
-            "message.audio",
-            "message.function_call",
-            "message.reasoning_details",
-        ),
         accepted_kinds=("thinking",),
         # Its limits on tools and stop sequences are not those of OpenAI, and are not known.
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "parts", "unknown-part"}),

@@ -35,7 +35,7 @@ def normalize_body_history(
     try:
         parsed_request = parse_request(body, context.spec.api)
         messages = [sized_message.message for sized_message in parsed_request.messages]
-        edits = normalize_history(messages, dialect, has_system_field=False)
+        edits = normalize_history(messages, dialect, has_system_field=not dialect.has_system_field)
         if not edits:
             return body, []
         new_body = render_request(parsed_request, apply_normalization(list(parsed_request.messages), edits))
