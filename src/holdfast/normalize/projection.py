@@ -10,6 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from holdfast.messages.message import Message, collect_media_in_messages
 from holdfast.messages.parts import Thinking
 from holdfast.messages.size.image_size import is_oversized_image
@@ -19,6 +21,7 @@ from holdfast.normalize.ids import get_assistant_calls, is_wire_id, list_server_
 from holdfast.normalize.normalize_history import DROPPED_THINKING_RULES, SINGLE_MESSAGE_RULES, normalize_history
 from holdfast.normalize.pairing import CALL_ID_RULE
 from holdfast.normalize.result_matching import find_orphan_ids
+from holdfast.normalize.returned_reasoning import REASONING_RULE
 from holdfast.normalize.signatures import SIGNATURE_RULE
 from holdfast.normalize.tracked_messages import split_edit_rules
 from holdfast.state.conversation_state import ConversationState
@@ -35,6 +38,7 @@ from holdfast.state.view import (
     list_shown_sized_messages_at,
 )
 
+_RESTORED_REASONING = "the client left out the reasoning that the server wants back; it is sent as the model gave it"
 # Rules of the edits that later messages never change: an id depends on its message and on what stands before.
 _LASTING_RULES = SINGLE_MESSAGE_RULES | {CALL_ID_RULE}
 
@@ -57,7 +61,60 @@ def normalize_projection(
             if not (drops_thinking and _is_thinking_already_absent(edit, sized_messages, dialect)):
                 needed_edits.append(edit)
         edits = tuple(needed_edits)
+    if dialect.reasoning_scope:
+        edits = _restore_dropped_reasoning(build_projection(state), edits, dialect)
     return edits, prefix
+
+
+def _restore_dropped_reasoning(
+    sized_messages: Sequence[SizedMessage], edits: tuple[Edit, ...], dialect: Dialect
+) -> tuple[Edit, ...]:
+    """Return ``edits`` with one for each answer whose client left out the reasoning that the server wants back.
+
+    The log has the reasoning, but the client's bytes, which would be sent, have not.
+    """
+    lacking_positions: set[int] = set()
+    for position, sized_message in enumerate(sized_messages):
+        if _lacks_required_reasoning(sized_message, dialect):
+            lacking_positions.add(position)
+    if not lacking_positions:
+        return edits
+    new_edits: list[Edit] = []
+    for edit in edits:
+        edited_positions = lacking_positions.intersection(range(edit.span.start, edit.span.stop))
+        if edited_positions:
+            lacking_positions -= edited_positions
+            replacement = [
+                _write_reasoning_anew(part) if isinstance(part, Message) else part for part in edit.replacement
+            ]
+            edit = replace(edit, replacement=tuple(replacement))  # noqa: PLW2901
+        new_edits.append(edit)
+    for position in lacking_positions:
+        message = _write_reasoning_anew(sized_messages[position].message)
+        new_edits.append(Edit(Span(position, position + 1), (message,), REASONING_RULE, _RESTORED_REASONING))
+    return tuple(sorted(new_edits, key=lambda edit: (edit.span.start, edit.span.stop)))
+
+
+def _write_reasoning_anew(message: Message) -> Message:
+    """Return ``message`` with reasoning that is written although the client's own message has none.
+
+    What came over the wire, and has bytes, is left out where the client leaves it out.
+    """
+    parts = [replace(part, raw=None) if isinstance(part, Thinking) else part for part in message.parts]
+    return Message(message.role, tuple(parts))
+
+
+def _lacks_required_reasoning(sized_message: SizedMessage, dialect: Dialect) -> bool:
+    """Return whether an answer has reasoning that must come back, but not in its bytes."""
+    message = sized_message.message
+    if message.role != "assistant" or sized_message.raw is None or sized_message.api != dialect.api:
+        return False
+    if dialect.reasoning_scope == "calls" and not message.calls:
+        return False
+    if not any(isinstance(part, Thinking) for part in message.parts):
+        return False
+    raw = bytes(sized_message.raw)
+    return not any(b'"%s"' % field.encode() in raw for field in dialect.reasoning_fields or ())
 
 
 def _is_thinking_already_absent(edit: Edit, sized_messages: Sequence[SizedMessage], dialect: Dialect) -> bool:

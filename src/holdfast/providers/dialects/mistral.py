@@ -78,8 +78,7 @@ _REQUIREMENTS = (
             "tool": ("role", "content", "tool_call_id", "name"),
         },
         evidence="observed",
-        source="422 extra_forbidden: BerriAI/litellm#30835, 2026-06-19, and #30882, 2026-06-20; fields: "
-        f"{_SCHEMA}",
+        source=f"422 extra_forbidden: BerriAI/litellm#30835, 2026-06-19, and #30882, 2026-06-20; fields: {_SCHEMA}",
     ),
 )
 
