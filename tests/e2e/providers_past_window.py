@@ -139,6 +139,8 @@ SERVER_CLIENTS = (
     ServerClient("lmstudio", "http://127.0.0.1:1234/v1", "gpt-oss-20b", {}, ("reasoning",), takes_images=False),
 )
 """One client for each server."""
+WANTS_REASONING_BACK = ("deepseek", "kimi")
+"""Servers that refuse calls without their reasoning, so that it is sent from the log if a client drops it."""
 CLIENTS_BY_SERVER = {client.server: client for client in SERVER_CLIENTS}
 
 
@@ -505,7 +507,9 @@ class CodingSession:
         last_body = self.network.bodies[-1].decode() if len(self.network.bodies) > sent_before else ""
         if words not in last_body:
             self.report.failures.append(f"lost words: {words}")
-        if self.kind == "keeps" and self.client.server != "azure":  # OpenAI's own models show no reasoning in Chat
+        # OpenAI's own models show no reasoning in Chat Completions.
+        gets_reasoning = self.kind == "keeps" and self.client.server != "azure"
+        if gets_reasoning or (self.kind == "drops" and self.client.server in WANTS_REASONING_BACK):
             self._check_reasoning(last_body)
         return self.form.add_answer(reply.content, stream=stream)
 
@@ -632,8 +636,10 @@ def main() -> int:
     parser.add_argument("--windows", type=float, default=WINDOWS)
     parser.add_argument("--unstated", action="store_true", help="do not tell the proxy of the window")
     args = parser.parse_args()
-    print("| server | client | requests | windows | compactions | overflows recovered | other refusals | failures |")
-    print("|---|---|---|---|---|---|---|---|")
+    sys.stdout.write(
+        "| server | client | requests | windows | compactions | overflows recovered | other refusals | failures |\n"
+    )
+    sys.stdout.write("|---|---|---|---|---|---|---|---|\n")
     has_failed = False
     for server in args.servers or CLIENTS_BY_SERVER:
         for kind in args.kind or ("keeps", "drops", "switches"):
@@ -642,12 +648,12 @@ def main() -> int:
                 return await run_session(server, kind, windows=args.windows, states_window=not args.unstated)
 
             report = anyio.run(run)
-            print(
+            sys.stdout.write(
                 f"| {server} | {kind} | {report.requests} | {report.windows:.1f} | {report.compactions} |"
-                f" {report.overflows} | {len(report.refusals)} | {len(report.failures)} |"
+                f" {report.overflows} | {len(report.refusals)} | {len(report.failures)} |\n"
             )
             for problem in (*report.refusals[:3], *report.failures[:3]):
-                print(f"    {problem}", file=sys.stderr)
+                sys.stderr.write(f"    {problem}\n")
             has_failed = has_failed or bool(report.refusals or report.failures or not report.compactions)
     return int(has_failed)
 

@@ -485,3 +485,17 @@ def test_fix_request_is_idempotent_and_keeps_text_of_any_form(api):
         assert fix_request(result.body, api).body is result.body, seed
         after = "\n".join(count_user_texts(result.body, spec))
         assert [words for words in count_user_texts(raw, spec) if words not in after] == [], seed
+
+
+@pytest.mark.parametrize(("provider", "model"), [("mistral", "mistral-large-latest"), ("minimax", "MiniMax-M3")])
+def test_fix_request_keeps_a_system_message_at_the_start(provider, model):
+    """Where a system message may only stand first, the one that does stays the system's, whatever else is changed."""
+    system = {"role": "system", "content": "Be brief."}
+    call = {"id": "call_1", "type": "function", "function": {"name": "ls", "arguments": "[]"}}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "a.py"}
+    body = {"model": model, "messages": [system, {"role": "user", "content": "go"}, answer, result]}
+    fixed = fix_request(json.dumps(body).encode(), "openai-chat", provider=provider)
+    assert fixed.is_valid
+    assert fixed.fixes
+    assert json.loads(fixed.body)["messages"][0] == system

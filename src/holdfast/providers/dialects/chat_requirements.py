@@ -200,7 +200,9 @@ class KnownMessageFields(Requirement, frozen=True, kw_only=True):
         """Yield the fields that are not known; a message of an unknown role is the matter of another rule."""
         for index, message, role in request.message_objects:
             known_fields = self.fields_by_role.get(role)
-            for name in message if known_fields is not None else ():
+            if known_fields is None:
+                continue
+            for name in message:
                 if name not in known_fields:
                     problem = f"a message of the role {role} has the field {name}, which is refused here"
                     yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
