@@ -69,8 +69,10 @@ def test_doctor_finds_nothing_wrong_in_a_fresh_installation(run):
 
 def test_doctor_prints_windows_only_with_verbose(run):
     """The table of windows is long, so only --verbose prints it."""
-    assert "any other" not in run("doctor").stdout
-    assert "any other" in run("doctor", "--verbose").stdout
+    # Without line breaks: the list of models wraps where the newest of them ends.
+    short, verbose = (" ".join(run("doctor", *options).stdout.split()) for options in ((), ("--verbose",)))
+    assert "any other" not in short
+    assert "any other" in verbose
 
 
 def test_doctor_prints_the_store_path_and_its_source(run, home, monkeypatch):
