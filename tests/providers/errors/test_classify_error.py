@@ -19,7 +19,12 @@ from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, Answ
 
 FOLDER = Path(__file__).parent
 CASES = json.loads((FOLDER / "error_wordings.json").read_text(encoding="utf-8"))
-FILES = ("public_wordings/seen.jsonl", "public_wordings/fresh.jsonl", "own_wordings.jsonl")
+FILES = (
+    "public_wordings/seen.jsonl",
+    "public_wordings/fresh.jsonl",
+    "public_wordings/unseen.jsonl",
+    "own_wordings.jsonl",
+)
 WORDINGS = [json.loads(line) for name in FILES for line in (FOLDER / name).read_text("utf-8").splitlines()]
 WORDING_REPORTS = [
     ErrorReport(wording.get("provider", ""), wording["status"], body=wording["text"]) for wording in WORDINGS
@@ -411,6 +416,7 @@ def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
 INTERCHANGEABLE_RULES = {
     "_detect_agent_guard": "an agent's own sentence states no tokens a minute",
     "_detect_rate_ceiling": "Anthropic's long-context tier has no limit of a minute",
+    "_detect_stated_excess": "a refusal without a reason states nothing",
     "_detect_context_wording": "it and the wide wordings of tokens have the same verdict on what both recognize",
     "_detect_status_413": "a server that is busy is another cause, which the rule for 413 looks for itself",
 }

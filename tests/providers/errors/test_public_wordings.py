@@ -1,7 +1,7 @@
 """Error texts from public reports: each has a source, and none stands twice.
 
-``seen.jsonl`` may be read and tuned to. ``unseen.jsonl`` was drawn from the same collection (seed 29, 58 overflows and
-42 others) and is kept for one scored run: nobody who changes the classifier reads it before.
+``unseen.jsonl`` was drawn from the same collection as ``seen.jsonl`` (seed 29, 58 overflows and 42 others) and was kept
+for one scored run, which is over: both may be read and tuned to.
 """
 
 from __future__ import annotations

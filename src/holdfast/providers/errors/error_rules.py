@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from holdfast.providers.errors import patterns as words
 from holdfast.providers.errors.error_facts import ErrorFacts, collect_error_facts
+from holdfast.providers.errors.excess_statements import ExcessStatement, find_excess_statements
 from holdfast.providers.errors.non_size_causes import (
     NON_SIZE_CODES,
     PAYMENT_CODES,
@@ -203,11 +204,20 @@ def _find_first_match(wordings: tuple[tuple[re.Pattern[str], VerdictKind], ...],
 # -- the rules, in their order -----------------------------------------------------------------------------------------
 
 
-def _detect_agent_guard(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
-    """Recognize an agent's own error about its settings or its tools, which no provider sent."""
-    if words.AGENT_GUARD.search(facts.plain_text):
-        return Verdict("config")
-    return None
+def _detect_agent_guard(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    """Recognize an agent's own error about its settings or its tools, which no provider sent.
+
+    Hermes repeats a provider's 413 beside its own "cannot compress further" (NousResearch/hermes-agent#88960).
+    """
+    status = _get_error_status(facts, report)
+    # A server's log about a prompt that it cut (ollama/ollama#10368) refuses nothing.
+    if status < 400 and words.LOG_LINE.search(facts.plain_text):
+        return Verdict("unknown")
+    if words.AGENT_GUARD.search(facts.plain_text) is None:
+        return None
+    if status == 413 and words.BODY_TOO_LARGE.search(facts.plain_text):
+        return None
+    return Verdict("config")
 
 
 def _detect_rate_ceiling(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
@@ -246,6 +256,9 @@ def _detect_service_refusal(facts: ErrorFacts, report: ErrorReport) -> Verdict |
     # "credits" and "balance" are common words of texts too. Numbers that prove an overflow count for more.
     if kind == "billing" and _get_error_status(facts, report) in _LENIENT_STATUSES and _has_agreeing_sizes(facts):
         return None
+    # Clients add advice about rates to every error of Bedrock.
+    if kind == "rate_limit" and _has_complete_statement(facts):
+        return None
     if kind is None:
         kind = next((kind for pattern, kind in PAYMENT_CODES if any(map(pattern.search, facts.codes))), None)
     return Verdict(kind) if kind else None
@@ -257,6 +270,30 @@ def _has_agreeing_sizes(facts: ErrorFacts) -> bool:
         return False
     sizes = complete_sizes(facts)
     return sizes.is_over_limit and not is_output_number(facts, sizes.requested)
+
+
+def _has_complete_statement(facts: ErrorFacts) -> bool:
+    """Return whether a sentence states that the prompt does not fit, with both sizes, and the rest only advises.
+
+    A time or a rate in the same sentence, or a certain rate in another, makes the limit one of time.
+    """
+    has_statement = False
+    for sentence in words.SENTENCE_END.split(facts.plain_text):
+        if words.RATE_LIMIT.search(sentence):
+            if words.THROTTLE_ADVICE.search(sentence) is None:
+                return False
+        elif words.CONTEXT_OVERFLOW.search(sentence):
+            sentence_facts = replace(facts, plain_text=sentence, counts={})
+            has_statement = has_statement or _has_agreeing_sizes(sentence_facts) or _has_excessive_sum(sentence_facts)
+    return has_statement
+
+
+def _has_excessive_sum(facts: ErrorFacts) -> bool:
+    """Return whether the error adds prompt and answer to more than the limit, which only a window has."""
+    sizes = find_combined_sizes(facts)
+    if sizes is None or sizes.limit is None or sizes.requested is None or not sizes.output:
+        return False
+    return sizes.requested + sizes.output > sizes.limit
 
 
 def _detect_failed_compaction(facts: ErrorFacts, _: ErrorReport) -> Verdict | None:
@@ -286,7 +323,13 @@ def _unless_other_cause(rule: ErrorRule) -> ErrorRule:
         if verdict is None:
             return None
         other_cause = find_non_size_cause(facts)
-        return Verdict(other_cause) if other_cause else verdict
+        if other_cause is None:
+            return verdict
+        # A sum of prompt and answer over a limit has no other meaning, whatever advice stands beside it.
+        is_advice = other_cause == "rate_limit" and find_cause_by_code(facts) is None and _has_excessive_sum(facts)
+        if is_advice and _has_complete_statement(facts):
+            return verdict
+        return Verdict(other_cause)
 
     return check_other_causes
 
@@ -388,6 +431,61 @@ def _is_about_output(facts: ErrorFacts) -> bool:
         return False
     main_text = words.ASIDE.sub(" ", facts.plain_text)
     return words.OUTPUT_LIMIT.search(main_text) is not None or not words.CONTEXT_OVERFLOW.search(main_text)
+
+
+_KIND_BY_SUBJECT: dict[str, VerdictKind] = {
+    "media": "media", "output": "output_limit", "item": "invalid_request", "parameter": "invalid_request",
+}  # fmt: skip
+"""What is wrong if something other than the conversation is said to be too large."""
+
+
+def _find_other_subject(facts: ErrorFacts) -> ExcessStatement | None:
+    """Return the first statement of excess if none is about the conversation or about tokens, or None."""
+    statements = find_excess_statements(facts.plain_text)
+    if not statements or any(statement.is_about_conversation for statement in statements):
+        return None
+    if any(statement.has_tokens and statement.subject != "output" for statement in statements):
+        return None
+    return statements[0]
+
+
+def _detect_other_subject(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    """Recognize that something else is too large, where the conversation is only named beside it.
+
+    "An image in the conversation exceeds the dimension limit" has all the words of an overflow.
+    """
+    if not _is_lenient_status(facts, report) or _has_agreeing_sizes(facts) or find_combined_sizes(facts):
+        return None
+    statement = _find_other_subject(facts)
+    if statement is None or statement.subject not in _KIND_BY_SUBJECT:
+        return None
+    kind = _KIND_BY_SUBJECT[statement.subject]
+    if kind == "media" or (kind == "invalid_request" and _get_error_status(facts, report) == 413):
+        return Verdict(kind)
+    overflow_wordings = (words.CONTEXT_OVERFLOW, words.TOKEN_OVERFLOW, words.BODY_TOO_LARGE)
+    sounds_like_overflow = any(wording.search(facts.plain_text) for wording in overflow_wordings)
+    # A time that is exceeded, or a number of attempts, has a kind of its own; "max tokens" may be the window's.
+    return Verdict(kind) if sounds_like_overflow == (kind == "invalid_request") else None
+
+
+@_unless_other_cause
+def _detect_stated_excess(facts: ErrorFacts, report: ErrorReport) -> Verdict | None:
+    """Recognize a statement that the prompt is too large, in words that no pattern has."""
+    status = _get_error_status(facts, report)
+    if status in _STRICT_STATUSES:
+        return None
+    for statement in find_excess_statements(facts.plain_text):
+        # A server that fails may say anything of a request or a message.
+        is_believed = _is_lenient_status(facts, report) or (status == 500 and statement.subject == "prompt")
+        if not statement.is_about_conversation or not is_believed:
+            continue
+        is_body = status == 413 and statement.subject == "message"
+        if (is_body or statement.has_bytes) and not statement.has_tokens:
+            return Verdict("request_bytes", sent_bytes=find_byte_sizes(facts).sent)
+        if statement.is_single_message:
+            return Verdict("oversized_part")
+        return _build_overflow_verdict(facts)
+    return None
 
 
 @_unless_other_cause
@@ -589,9 +687,11 @@ ERROR_RULES: tuple[ErrorRule, ...] = (
     _detect_oversized_part,
     _detect_stated_byte_limit,
     _detect_other_remedy,
+    _detect_other_subject,
     _detect_context_wording,
     _detect_token_wording,
     _detect_body_size,
+    _detect_stated_excess,
     _detect_bare_refusal,
     _detect_status_413,
     _detect_overload,

@@ -57,6 +57,11 @@ AGENT_GUARD = _join_alternatives(
 
 Limits of a tool that reads files are cured by the model, which reads less; GPT4All's last line is no error.
 """
+LOG_LINE = re.compile(r"\blevel=(?:trace|debug|info|warn(?:ing)?)\b.{0,200}\bmsg=\W{0,3}truncat")
+"""Ollama's log says so of a prompt that it cuts, and then answers."""
+THROTTLE_ADVICE = re.compile(r"throttl|rate[ -]?limited")
+"""General words for limits of rate, as clients put them beside any error."""
+SENTENCE_END = re.compile(r"[!?。\n]|\.(?=\s|$)|\berrors?:")
 FAILED_COMPACTION = _join_alternatives(
     r"\bcompact(?:ion|ing)?\b.{0,40}(?:failed|cancel|timed out|aborted)",
     r"summari[sz]ation (?:failed|cancel)",
@@ -66,7 +71,9 @@ FAILED_COMPACTION = _join_alternatives(
 # Matched before rate limits: a quota that is used up for hours is not cured by the short waits of a rate limit.
 UPSTREAM_DOWN = _join_alternatives(r"upstream connect error|reset before headers")
 """Envoy without a server behind it, under any status."""
-SATURATED = _join_alternatives(r"负载.{0,4}饱和|out of capacity|(?:tier|server|cluster) capacity exceeded")
+SATURATED = _join_alternatives(
+    r"负载.{0,4}(?:饱和|已满|过高)|out of capacity|(?:tier|server|cluster) capacity exceeded"
+)
 """The servers are full; some gateways send this with a code of rates or money."""
 # Vertex and DashScope call the tokens or requests of a minute a quota.
 MINUTE_QUOTA = _join_alternatives(
@@ -87,6 +94,7 @@ DEFINITE_QUOTA = _join_alternatives(
     r"exceed\w* (?:\w+ ){0,3}quota",
     r"used (?:up )?all (?:of )?your (?:\w+ ){0,2}(?:tokens|messages|requests)",
     r"\bno (?:tokens|messages) (?:left|remaining)",
+    r"\bapi calls? limit|\bl[ií]mite de (?:uso|mensagens|mensajes|messages)\b|\blimite di messaggi\b|nachrichtenlimit",
     r"(?:reached|used up|exceeded|exhausted) (?:for|of|in) (?:this|the) (?:month|week|day|billing)",
     r"额度|配额|限额|使用上限|(?:今日|今天|本日|每天|本月).{0,16}(?:上限|限制|用量)",
 )
