@@ -182,11 +182,12 @@ def test_schema_version_counts_the_migrations(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "agent.db")) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
         strict = db.execute("SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND strict").fetchone()
-    assert [step.__name__ for step in MIGRATIONS][:4] == [
+    assert [step.__name__ for step in MIGRATIONS][:5] == [
         "m001_sessions_entries_checkpoints",
         "m002_search_and_quota",
         "m003_entries_in_order",
         "m004_rule_of_the_index",
+        "m005_recorded_window",
     ]
     assert strict == (4,)
 
@@ -235,6 +236,7 @@ def create_older_store(path: Path, schema: int) -> None:
     with open_store(path) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
     steps = {
+        5: ["ALTER TABLE sessions DROP COLUMN recorded_window"],
         4: ["ALTER TABLE searched DROP COLUMN rule"],
         3: [
             "DROP INDEX entries_kind",
@@ -250,7 +252,7 @@ def create_older_store(path: Path, schema: int) -> None:
         db.execute(f"PRAGMA user_version = {schema}")
 
 
-@pytest.mark.parametrize("schema", [1, 2, 3])
+@pytest.mark.parametrize("schema", [1, 2, 3, 4])
 def test_readonly_sqlite_store_reads_older_schemas(tmp_path: Path, schema: int) -> None:
     """Reading and searching an older store read-only changes no byte of it."""
     create_older_store(tmp_path / "agent.db", schema)
@@ -259,12 +261,13 @@ def test_readonly_sqlite_store_reads_older_schemas(tmp_path: Path, schema: int) 
         assert list_ids(store.read_path(SAMPLE_KEY)) == list_ids(store.read_entries(SAMPLE_KEY)) == ["a", "b"]
         assert list_ids(store.read_entries(SAMPLE_KEY, "message")) == ["a", "b"]
         assert list_ids(store.read_tips(SAMPLE_KEY)) == ["b"]
+        assert [info.recorded_window for info in store.list_sessions()] == [None]
         assert store.read_entries(SAMPLE_KEY, "note") == []
         assert [found.entry_id for found in store.search_session(SAMPLE_KEY, "text of b")] == ["b"]
     assert (tmp_path / "agent.db").read_bytes() == before
 
 
-@pytest.mark.parametrize("schema", [1, 2, 3])
+@pytest.mark.parametrize("schema", [1, 2, 3, 4])
 def test_migrated_store_has_the_newest_schema(tmp_path: Path, schema: int) -> None:
     """After migration a store has the tables, indexes and content of one created today."""
     create_older_store(tmp_path / "old.db", schema)

@@ -71,6 +71,8 @@ class Recording(Struct, frozen=True):
     problems: tuple[RecordingProblem, ...] = ()
     sidechains: tuple[Recording, ...] = ()
     """Conversations of sub-agents stored in the same file."""
+    window: int | None = None
+    """The newest context window, in tokens, that the tool recorded for its model; None if the file does not say."""
 
 
 class RecordedModelCall(Struct, frozen=True):

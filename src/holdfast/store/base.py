@@ -53,6 +53,8 @@ class SessionInfo(Struct, frozen=True, omit_defaults=True):
     entry_count: int = 0
     leaf_id: str | None = None
     """Id of the entry at which the session continues. It is a label that moves with whoever continues there."""
+    recorded_window: int | None = None
+    """The context window, in tokens, that the tool recorded for ``model``; None if it recorded none."""
 
 
 class AppendResult(Struct, frozen=True):

@@ -69,7 +69,9 @@ _INSERT_MANY = _build_entry_insert(_WIRE_ONLY_COLUMNS, ROWS_AT_ONCE)
 _SELECTED_COLUMNS = ", ".join(f"e.{name}" for name in ROW_COLUMNS)
 _SESSION_NUMBER = "(SELECT session FROM sessions WHERE key = ?)"
 _SELECT_ENTRY = f"SELECT e.id, p.id, e.seq, {_SELECTED_COLUMNS} FROM entries e LEFT JOIN entries p ON p.seq = e.parent"  # noqa: S608 -- only constants are put into SQL
-_SELECT_INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
+_SELECT_INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf, recorded_window FROM sessions"
+_SELECT_OLDER_INFO = "SELECT key, title, format, cwd, model, created, updated, entries, leaf FROM sessions"
+"""For a store that has not been migrated to the schema with the recorded window."""
 _ONE = f"{_SELECT_ENTRY} WHERE e.session = {_SESSION_NUMBER} AND e.id = ?"
 _SELECT_ALL_ENTRIES = f"{_SELECT_ENTRY} WHERE e.session = {_SESSION_NUMBER} AND e.seq > ? ORDER BY e.seq"
 _SELECT_HEADERS = f"""
@@ -87,10 +89,11 @@ _SELECT_ID_RANGE = (
     f"SELECT id FROM entries WHERE session = {_SESSION_NUMBER} AND id >= ? AND id < ? ORDER BY id LIMIT ?"  # noqa: S608
 )
 _UPSERT_INFO = """
-    INSERT INTO sessions (key, title, format, cwd, model, created, updated, entries, leaf)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
+    INSERT INTO sessions (key, title, format, cwd, model, created, updated, entries, leaf, recorded_window)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
     title = excluded.title, cwd = excluded.cwd, model = excluded.model,
-    updated = excluded.updated, entries = excluded.entries, leaf = excluded.leaf"""
+    updated = excluded.updated, entries = excluded.entries, leaf = excluded.leaf,
+    recorded_window = excluded.recorded_window"""
 _SELECT_PATH_UP = f"""
     WITH RECURSIVE up (seq, parent) AS (
         SELECT seq, parent FROM entries WHERE seq = ?
@@ -180,11 +183,22 @@ class SqliteStore(TreeStore):
         return [decode_entry_row(row[:3], EntryRow(*row[3:]), wire_decoders) for row in rows]
 
     def _list_infos(self) -> list[SessionInfo]:
-        return [SessionInfo(*row) for row in self._file.db.execute(_SELECT_INFO)]
+        return self._select_infos("", ())
 
     def _find_info(self, key: str) -> SessionInfo | None:
-        row = self._file.db.execute(f"{_SELECT_INFO} WHERE key = ?", (_replace_unstorable(key),)).fetchone()
-        return None if row is None else SessionInfo(*row)
+        infos = self._select_infos(" WHERE key = ?", (_replace_unstorable(key),))
+        return infos[0] if infos else None
+
+    def _select_infos(self, condition: str, values: Sequence[str]) -> list[SessionInfo]:
+        db = self._file.db
+        try:
+            rows = db.execute(f"{_SELECT_INFO}{condition}", values).fetchall()
+        except sqlite3.OperationalError as error:
+            # Reading does not migrate an older store, which has no such column.
+            if "no such column" not in str(error):
+                raise
+            rows = db.execute(f"{_SELECT_OLDER_INFO}{condition}", values).fetchall()
+        return [SessionInfo(*row) for row in rows]
 
     def _find_keys(self, prefix: str) -> list[str]:
         # One more than an error lists, so that it can say that there are more.
@@ -195,7 +209,7 @@ class SqliteStore(TreeStore):
     def _save_info(self, info: SessionInfo) -> None:
         # Titles and folders come from other tools' files and may have lone surrogates; keys and ids are checked before.
         texts = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
-        row = (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id)
+        row = (info.key, *texts, info.created_at, info.updated_at, info.entry_count, info.leaf_id, info.recorded_window)
         self._file.db.execute(_UPSERT_INFO, row)
 
     def _delete_session(self, key: str) -> None:

@@ -313,3 +313,17 @@ def test_decode_codex_item_reads_the_raw_bytes_of_a_message():
     assert codex.decode_codex_item(b'{"type":"message","role":"user","content":"hi"}').parts == (Text("hi"),)
     with pytest.raises(FormatError, match="cannot be read"):
         codex.decode_codex_item(b"7")
+
+
+def test_read_keeps_the_newest_window_that_a_line_states():
+    """``model_context_window`` of the last line that has one is the recording's window; impossible values are none."""
+    started = line("event_msg", {"type": "task_started", "model_context_window": 258_400})
+    counted = line("event_msg", {"type": "token_count", "info": {"model_context_window": 96_000}})
+    odd = [
+        line("event_msg", {"type": "task_started", "model_context_window": window})
+        for window in (None, "large", 0, 10**20)
+    ]
+    said = build_message_line("user", "hi")
+    assert codex.read_codex(build_file(META, said)).window is None
+    assert codex.read_codex(build_file(META, started, said)).window == 258_400
+    assert codex.read_codex(build_file(META, started, said, counted, *odd)).window == 96_000

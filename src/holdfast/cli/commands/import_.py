@@ -204,6 +204,7 @@ def _make_session_info(key: str, recording: Recording, entries: Iterable[Entry])
         format=recording.format,
         cwd=recording.cwd,
         model=recording.model,
+        recorded_window=recording.window,
     )
 
 

@@ -74,7 +74,7 @@ class ReplayOptions(Struct, frozen=True):
     files: tuple[str, ...]
     latest: bool
     all_sessions: bool
-    window: int
+    window: int | None
     setup_tokens: int | None
     policy: str
     api: str | None
@@ -100,9 +100,7 @@ class ReplayFailure(Struct, frozen=True):
 @click.option(
     "--window",
     type=IntegerParamType(max=MAX_REPLAY_WINDOW),
-    default=DEFAULT_WINDOW,
-    show_default=True,
-    help="The context window, in tokens.",
+    help=f"The context window, in tokens. [default: {DEFAULT_WINDOW}, or as recorded if --model is not in the catalog]",
 )
 @click.option(
     "--setup-tokens",
@@ -182,13 +180,14 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         pictured_policy = _choose_pictured_policy(options, names)
     return ReplayJob(
         policies=tuple(configuration.build_policy(name) for name in names),
-        window=options.window,
+        window=DEFAULT_WINDOW if options.window is None else options.window,
         catalog=configuration.catalog,
         model=options.model,
         setup_tokens=options.setup_tokens,
         api=options.api,
         measures_cuts=measures_cuts,
         pictured_policy=pictured_policy,
+        allows_recorded_window=options.window is None,
     )
 
 

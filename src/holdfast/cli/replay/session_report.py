@@ -14,6 +14,7 @@ from holdfast.cli.files.recordings import RecordingSource
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import clean_single_line
 from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
+from holdfast.cli.reports.request_size import RECORDED_ORIGIN, use_recorded_window
 from holdfast.config import Catalog, get_target
 from holdfast.errors import FormatError, WindowTooSmall
 from holdfast.formats import Recording, read_recording
@@ -56,6 +57,8 @@ class ReplayJob(Struct, frozen=True):
     measures_cuts: bool = False
     pictured_policy: str | None = None
     """The policy to draw; only its requests are kept."""
+    allows_recorded_window: bool = False
+    """Whether a session of ``model`` is replayed in the window that it recorded, if the catalogue has none for it."""
 
 
 class PolicyFailure(Struct, frozen=True):
@@ -117,7 +120,11 @@ def replay_recording(
     if not session.steps:
         message_count = format_count(len(session.messages), "message")
         raise FormatError(f"no model answer is recorded in it ({message_count}); nothing to replay")
-    study = _make_replay_study(session, api, replay_job)
+    recorded_window = None
+    # The recorded window belongs to the recorded model.
+    if replay_job.allows_recorded_window and recording.model == replay_job.model:
+        recorded_window = recording.window
+    study = _make_replay_study(session, api, replay_job, recorded_window)
     bodies = dump.open_session(file) if dump else None
     rows: list[PolicyRow] = []
     errors: list[tuple[str, Exception]] = []
@@ -144,15 +151,24 @@ def _choose_replay_api(recording: Recording, replay_job: ReplayJob) -> str:
     return recording.api if recording.api in API_NAMES else API_NAMES[0]
 
 
-def _make_replay_study(session: ReplaySession, api: str, replay_job: ReplayJob) -> SessionStudy:
+def _make_replay_study(
+    session: ReplaySession,
+    api: str,
+    replay_job: ReplayJob,
+    recorded_window: int | None,
+) -> SessionStudy:
     if replay_job.setup_tokens is not None:
         setup_tokens = replay_job.setup_tokens
     else:
         setup_tokens = session.setup.tokens or DEFAULT_SETUP_TOKENS
     target = get_target(api, replay_job.model, catalog=replay_job.catalog)
-    target = change_target_window(target, replay_job.window, setup_tokens)
+    window, origin = replay_job.window, "--window"
+    limits = use_recorded_window(target, recorded_window).limits
+    if limits.window_source == RECORDED_ORIGIN:
+        window, origin = limits.window, limits.window_source
+    target = change_target_window(target, window, setup_tokens, origin)
     tokenizer_name, counter = get_tokenizer()
-    return SessionStudy(session, MeasurementSettings(replay_job.window, setup_tokens, target, tokenizer_name, counter))
+    return SessionStudy(session, MeasurementSettings(window, setup_tokens, target, tokenizer_name, counter))
 
 
 def _measure_row(

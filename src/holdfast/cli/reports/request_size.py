@@ -22,6 +22,11 @@ from holdfast.state.target import Target
 from holdfast.state.view import build_projection, get_projection_digest_at, get_valid_measured_request
 from holdfast.store.base import SessionInfo
 
+RECORDED_ORIGIN = "recorded in the session"
+"""``window_source`` of a window that the tool of an imported session recorded."""
+_DEFAULT_ORIGIN = "default"
+"""Beginning of ``window_source`` of a window that nobody stated."""
+
 
 class RequestSize(Struct, frozen=True):
     """The size of a branch's next request, in tokens of the model."""
@@ -58,7 +63,10 @@ def get_session_target(
         setup=state.setup,
         catalog=catalog,
     )
-    # The recorded window belongs to the recorded model, and a window that was asked for wins.
+    # The window that the tool recorded belongs to the model of the recording.
+    if place.model == (state.last_request.model or info.model):
+        place = use_recorded_window(place, info.recorded_window)
+    # The window of the last request belongs to its model, and a window that was asked for wins.
     if window is not None or not state.last_request.configured_window or place.model != state.last_request.model:
         return place
     as_recorded = replace(
@@ -69,6 +77,13 @@ def get_session_target(
     if place.limits.window == state.last_request.configured_window:
         return place
     return replace(place, limits=as_recorded)
+
+
+def use_recorded_window(target: Target, window: int | None) -> Target:
+    """Return ``target`` with the window that a tool recorded, if there is one and nothing better is known."""
+    if window is None or not target.limits.window_source.startswith(_DEFAULT_ORIGIN):
+        return target
+    return replace(target, limits=replace(target.limits, window=window, window_source=RECORDED_ORIGIN))
 
 
 def _get_state_api(state: ConversationState) -> str:
@@ -193,6 +208,7 @@ class TargetCache:
         key = (
             _get_state_api(state),
             info.model,
+            info.recorded_window,
             state.last_request.model,
             state.last_request.configured_window,
             state.setup,

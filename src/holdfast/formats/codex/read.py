@@ -46,6 +46,8 @@ __all__ = ["API_NAME", "CODEX_NOTE_PREFIX", "FORMAT", "decode_codex_item", "read
 FORMAT = "codex"
 CODEX_NOTE_PREFIX = "codex:"
 """Prefix of the reason of a note that keeps a line of a rollout."""
+MAX_RECORDED_WINDOW = 1_000_000_000
+"""Tokens: a hundred times the largest window of any model. A larger number comes from a damaged line."""
 _IGNORED_ITEMS = frozenset({"ghost_snapshot", "compaction_trigger"})
 """Types of items that are not part of the conversation."""
 _INJECTED_PREFIXES = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md instructions")
@@ -103,6 +105,7 @@ class _CodexTokens(Struct):
 class _TokenCountInfo(Struct):
     last_token_usage: Raw = Raw()
     total_token_usage: Raw = Raw()
+    model_context_window: int | None = None
 
 
 class _CodexEvent(Struct):
@@ -112,6 +115,7 @@ class _CodexEvent(Struct):
     thread_token_usage: Raw = Raw()
     num_turns: int = 0
     model: str = ""
+    model_context_window: int | None = None
 
 
 class _CompactedPayload(Struct):
@@ -187,6 +191,8 @@ class _CodexFile:
         """Ordinal of the first line after the header that has one."""
         self.meta = SessionMeta()
         self.model = ""
+        self.window: int | None = None
+        """The newest window that a line states."""
         self.steps: list[_CodexStep] = []
         self.damaged: list[tuple[int, FileLine[CodexLine], str]] = []
         self._open_answer: _CodexStep | None = None
@@ -287,6 +293,7 @@ class _CodexFile:
             self._assign_usage(row, event.usage, event.thread_token_usage)
         elif event.type == "token_count":
             info = _TOKEN_COUNT_INFO.decode_or_default(event.info)
+            self._note_window(info.model_context_window)
             self._assign_usage(row, info.last_token_usage, info.total_token_usage)
         elif event.type == "turn_aborted" and self._open_answer is not None:
             # Its items stay in the history, but no model finished it, so it is no measure of anything. A call is
@@ -301,6 +308,12 @@ class _CodexFile:
             # Items of the next turn must not be joined to an answer of this one.
             self._open_answer = None
             self.model = event.model or self.model
+            self._note_window(event.model_context_window)
+
+    def _note_window(self, window: int | None) -> None:
+        """Keep ``window`` as the newest one, unless the line has none that a model can have."""
+        if window is not None and 0 < window <= MAX_RECORDED_WINDOW:
+            self.window = window
 
     def _assign_usage(self, row: FileLine[CodexLine], last: Raw, total: Raw) -> None:
         """Assign reported usage to the newest answer, unless it has some or the report is not about it.
@@ -410,6 +423,7 @@ def read_codex(data: bytes | LineFile) -> Recording:
             cwd=file.meta.cwd,
             model=model,
             api=API_NAME,
+            window=file.window,
             leaf=branch.leaf,
         )
     )

@@ -47,8 +47,8 @@ def salvage_rows(source: sqlite3.Connection, file: Path, target: sqlite3.Connect
         if _is_entry_row(values):
             _insert_row(target, insert_entry, (number, *values[1:]))
         elif _is_session_row(values):
-            # Rows of the oldest schema lack the last column, the bytes of the session.
-            _insert_row(target, insert_session, (number, *values[1:], 0)[: len(_SESSION_TYPES)])
+            later_values = _LATER_SESSION_VALUES[len(values) - _OLDEST_SESSION_LENGTH :]
+            _insert_row(target, insert_session, (number, *values[1:], *later_values))
     return int(target.execute("SELECT count(*) FROM entries").fetchone()[0])
 
 
@@ -74,8 +74,11 @@ def _insert_row(target: sqlite3.Connection, insert: str, row: RowValues) -> None
 
 
 _ENTRY_TYPES = (None, int, int | None, int, int, str, str, int | None, str, int, bytes, bytes, *[bytes | None] * 4)
-_SESSION_TYPES = (None, str, str, str, str, str, int | None, int | None, int, str | None, int)
+_SESSION_TYPES = (None, str, str, str, str, str, int | None, int | None, int, str | None, int, int | None)
 """Types of the values in a row of each table. The first is None: the row number is stored elsewhere."""
+_LATER_SESSION_VALUES = (0, None)
+"""What a row of an older schema lacks at its end: the bytes of the session, and its recorded window."""
+_OLDEST_SESSION_LENGTH = len(_SESSION_TYPES) - len(_LATER_SESSION_VALUES)
 
 
 def _is_entry_row(values: RowValues) -> bool:
@@ -83,7 +86,7 @@ def _is_entry_row(values: RowValues) -> bool:
 
 
 def _is_session_row(values: RowValues) -> bool:
-    has_row_length = len(values) in (len(_SESSION_TYPES) - 1, len(_SESSION_TYPES))
+    has_row_length = _OLDEST_SESSION_LENGTH <= len(values) <= len(_SESSION_TYPES)
     return has_row_length and _has_value_types(values, _SESSION_TYPES)
 
 

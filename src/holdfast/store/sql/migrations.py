@@ -88,6 +88,11 @@ def m004_rule_of_the_index(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE searched ADD COLUMN rule INTEGER NOT NULL DEFAULT 1")
 
 
+def m005_recorded_window(db: sqlite3.Connection) -> None:
+    """Add the window that a recorded session states for its model."""
+    db.execute("ALTER TABLE sessions ADD COLUMN recorded_window INTEGER")
+
+
 OLDEST_READABLE_VERSION = 1
 """Oldest schema that is read without migration; the first write migrates it."""
 
@@ -96,6 +101,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     m002_search_and_quota,
     m003_entries_in_order,
     m004_rule_of_the_index,
+    m005_recorded_window,
 )
 """Step n brings ``PRAGMA user_version`` from n - 1 to n."""
 

@@ -287,6 +287,9 @@ class TreeStore(ABC):
             added = self._import_new_entries(session, headers)
             if not added:
                 self._save_outline(session)  # one that an older version did not write
+                if session.recorded_window is None and info is not None and info.recorded_window is not None:
+                    # A session that was imported by a version that did not read it.
+                    self._save_info(replace(session, recorded_window=info.recorded_window))
                 return ImportResult(0, len(headers), session.leaf_id)
             updated_at = _find_latest_time(info, added) or self._clock()
             entry_count = session.entry_count + len(added)
@@ -709,6 +712,7 @@ def _merge_info(
         title=new.title or old_info.title,
         cwd=new.cwd or old_info.cwd,
         model=new.model or old_info.model,
+        recorded_window=new.recorded_window or old_info.recorded_window,
         entry_count=entries,
         updated_at=max(updated_at, old_info.updated_at or 0),
     )
