@@ -163,7 +163,8 @@ def build_provider_request(seed: int, provider: str) -> tuple[str, str, bytes] |
         parsed = parse_request(build_request_body(api, model, own_messages, setup_fields=options), api)
         if not any(has_nonblank_content(sized.message) for sized in parsed.messages):
             return None
-        edits = normalize_history([sized.message for sized in parsed.messages], dialect, has_system_field=False)
+        client_messages = [sized.message for sized in parsed.messages]
+        edits = normalize_history(client_messages, dialect, has_system_field=not dialect.has_system_field)
         body = render_request(parsed, apply_normalization(list(parsed.messages), edits))
     fields = parse_body_fields(body)
     return api, model, apply_field_fixes(body, fields, find_field_fixes(api, fields, model, dialect))

@@ -15,6 +15,7 @@ from holdfast.engine.upstream.upstream import UpstreamRequest
 from holdfast.errors import InvalidRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.dialects.registry import PROVIDER_SPECS
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.fix.request_fields import HEADER_RULES
 from holdfast.providers.registry import API_SPECS, get_api_spec
@@ -43,7 +44,7 @@ _GEMINI_OPTION_RULES = frozenset({"gemini.server-side-tools", "gemini.thinking-l
 """The same of Gemini's models; Vertex does not know the flag that the first of them asks for."""
 # The tools are the client's too, and servers that speak an API take more than the API itself. Writing them anew would
 # also break the cached prefix of a session that works.
-_CLIENT_TOOL_RULES = frozenset(f"{api}.tool-schema" for api in API_SPECS)
+_CLIENT_TOOL_RULES = frozenset(f"{owner}.tool-schema" for owner in (*API_SPECS, *PROVIDER_SPECS))
 """Rules about the schemas of tools."""
 # The headers come from a proxy's client or an SDK and are not known here, so their absence proves nothing.
 _UNCHECKED_RULES = HEADER_RULES | _MODEL_OPTION_RULES | _GEMINI_OPTION_RULES | _CLIENT_TOOL_RULES

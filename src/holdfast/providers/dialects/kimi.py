@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.chat_requirements import (
     ImageTypes,
     ImageUrls,
@@ -19,6 +20,7 @@ from holdfast.providers.dialects.field_requirements import (
     FixedValues,
     ToolChoices,
     ToolNames,
+    ToolSchemas,
 )
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Requirement
@@ -30,6 +32,9 @@ _SAMPLING_SOURCE = (
     "'invalid temperature: only 1 is allowed for this model': fixtures of vercel/ai; "
     "platform.kimi.ai/docs/guide/migrating-from-openai-to-kimi, 2026"
 )
+# A type beside anyOf was refused (MoonshotAI/kimi-code#2661) and, on 2026-09-21, was not
+# (14790897/MiqroForge-Desktop#1165), so nothing is said of it.
+_SCHEMA_LIMITS = SchemaLimits("Kimi", requires_root_type=True, requires_defined_names=True)
 _IMAGE_TYPES = (
     "image/png",
     "image/jpeg",
@@ -69,6 +74,14 @@ def _build_chat_rules(model: str) -> ProviderRules:
             types=_IMAGE_TYPES,
             evidence="observed",
             source="'unsupported image format': fixture of vercel/ai, packages/moonshotai, 2026; types: its converter",
+        ),
+        ToolSchemas(
+            limits=_SCHEMA_LIMITS,
+            form="of the type object at the root, and name in required only what is in properties",
+            evidence="observed",
+            source="'tools.function.parameters.type is required and must be \"object\"': MoonshotAI/walle "
+            "docs/mfjs-spec.md; \"required property 'codecType' is not defined in properties\": "
+            "MoonshotAI/kimi-code#1610",
         ),
         ToolNames(
             pattern="[a-zA-Z][a-zA-Z0-9_-]{0,63}",

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.chat_requirements import AllowedRoles, RefusedPartTypes
-from holdfast.providers.dialects.field_requirements import iter_functions
+from holdfast.providers.dialects.field_requirements import ToolSchemas, iter_functions
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
 
 _SOURCE = "sglang 0.5.23 source, entrypoints/openai, 2026-11"
+_SCHEMA_LIMITS = SchemaLimits("SGLang")
+"""Broken JSON Schema is refused, and nothing else."""
 
 
 class KnownChosenTool(Requirement, frozen=True, kw_only=True):
@@ -58,6 +61,11 @@ def _build_chat_rules(_model: str) -> ProviderRules:
                 source=_SOURCE,
             ),
             KnownChosenTool(source=_SOURCE),
+            ToolSchemas(
+                limits=_SCHEMA_LIMITS,
+                form="valid JSON Schema of draft 2020-12",
+                source=f"\"Tool 0 function has invalid 'parameters' schema\": {_SOURCE}",
+            ),
             RefusedPartTypes(
                 types=("thinking", "reasoning"), roles=("system", "developer", "user", "tool"), source=_SOURCE
             ),
