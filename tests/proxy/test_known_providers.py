@@ -118,3 +118,19 @@ def test_resolve_target_goes_by_the_address_before_the_model(url, model, expecte
     """The address says who answers; without a known one the model's name does, if only one provider uses it."""
     resources = EngineResources(store=None, upstream=_Upstream(url), trusts_client_limits=True)
     assert resources.resolve_target("openai-chat", model).dialect.provider == expected
+
+
+def test_proxy_sends_kimi_a_schema_that_it_takes_and_the_same_each_time(open_client, make_upstream):
+    """A tool whose schema Kimi is known to refuse does not end the session, and its repair keeps the cache warm."""
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"properties": {"at": {"type": "string"}}}}}
+    body = {"model": "kimi-k3", "tools": [tool], "messages": [USER]}
+    upstream = make_upstream(Provider(ProviderSettings(server="kimi", tokenizer="words")))
+
+    async def scenario():
+        async with open_client(upstream) as client:
+            return [await client.post(CHAT, body, ()) for _ in range(2)]
+
+    replies = anyio.run(scenario)
+    assert [reply.status_code for reply in replies] == [200, 200]
+    assert len(upstream.bodies) == 2
+    assert upstream.bodies[0] == upstream.bodies[1]
