@@ -172,11 +172,18 @@ def _has_sendable_content(parts: Sequence[Part | None], dialect: Dialect, role: 
         if role != "assistant":
             if dialect.allows_empty_text or not is_message_field(part):
                 return True
-        elif type(part) is Thinking and not dialect.allows_thinking_only:
-            continue
-        elif not _is_metadata_only(part):
+        elif _is_answer_content(part, dialect):
             return True
     return False
+
+
+def _is_answer_content(part: Part, dialect: Dialect) -> bool:
+    """Return whether an answer may consist of ``part`` alone."""
+    if type(part) is Thinking:
+        return dialect.allows_thinking_only
+    if type(part) is Text and not part.text:
+        return dialect.allows_empty_answers
+    return not _is_metadata_only(part)
 
 
 def _is_metadata_only(part: Part) -> bool:

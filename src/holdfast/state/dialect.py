@@ -71,6 +71,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """A call's arguments must be a JSON object, not any other JSON or text."""
     allows_empty_text: bool = False
     """Empty text parts are allowed."""
+    allows_empty_answers: bool = True
+    """An answer may consist of an empty text, where empty texts are allowed at all."""
     allows_blank_text: bool = False
     """Text parts with nothing but white space are allowed."""
     allows_empty_results: bool = False

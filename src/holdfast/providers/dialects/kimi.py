@@ -152,6 +152,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={
             "allows_empty_text": True,
+            "allows_empty_answers": False,
             "name_pattern": "[a-zA-Z][a-zA-Z0-9_-]*",
             "media_types": _IMAGE_TYPES,
             "allows_media_urls": False,
