@@ -125,6 +125,10 @@ class ChangingProvider:
     def __init__(self, settings: ProviderSettings, says: list[Says]) -> None:
         self.provider, self.number = Provider(settings, says), 0
 
+    @property
+    def settings(self):
+        return self.provider.settings
+
     def answer(self, request):
         wording = WORDINGS[self.number % len(WORDINGS)]
         self.provider.settings = replace(self.provider.settings, overflow=wording)
