@@ -199,7 +199,8 @@ def _check_system_place(request: AnthropicView) -> Violations:
         follows_server_tool = before == "assistant" and _is_ending_in_server_tool(request.messages[at - 1])
         if at == 0:
             yield path, "the first message has the role system; move it to the field system"
-        elif before != "user" and not follows_server_tool:
+            continue
+        if before != "user" and not follows_server_tool:
             problem = f"a system message follows a message of the role {format_json_value(before)}"
             yield path, f"{problem}; move it after a user message"
         is_last = at + 1 == len(request.messages)
