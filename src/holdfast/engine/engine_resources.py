@@ -121,16 +121,17 @@ class EngineResources:
             self.field_fixes.clear()
         self.field_fixes[key] = field_fixes
 
-    def resolve_target(self, api: str, model: str, upstream: Upstream | None = None) -> Target:
+    def resolve_target(self, api: str, model: str, upstream: Upstream | None = None, body_provider: str = "") -> Target:
         """Return the target for ``model`` on ``api``: the engine's own if it matches, else from the catalog.
 
-        The address of ``upstream``, by default the engine's own, tells which provider's rules apply. Called in the
-        worker too, while ``set_catalog`` may replace the cache.
+        The address of ``upstream``, by default the engine's own, tells which provider's rules apply, or else
+        ``body_provider``, which a field of the body gave away. Called in the worker too, while ``set_catalog`` may
+        replace the cache.
         """
         own_target, targets = self.target, self._targets
         if own_target is not None and own_target.api == api and model in ("", own_target.model):
             return own_target
-        provider = find_provider_by_url(get_server_name(upstream or self.upstream))
+        provider = find_provider_by_url(get_server_name(upstream or self.upstream)) or body_provider
         cached_target = targets.get((api, model, provider))
         if cached_target is None:
             cached_target = get_target(

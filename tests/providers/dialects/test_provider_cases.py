@@ -2,7 +2,7 @@
 
 The cases are in ``cases/PROVIDER.json``: ``{"id", "rule", "kept", "request"}``, with ``"api"`` if it is not Chat
 Completions, and ``"stays": true`` if ``fix`` has no right way to change it. The rule is empty if none in particular is
-kept.
+kept. ``"fixed"`` has the values of fields after ``fix``.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ def test_fix_request_makes_each_case_valid_and_leaves_valid_ones_alone(provider,
         return
     assert result.is_valid is not case.get("stays", False), result.findings
     assert fix_request(result.body, get_api(case), provider=provider).body == result.body
+    fixed_body = json.loads(result.body)
+    for field, value in case.get("fixed", {}).items():
+        assert fixed_body[field] == value
 
 
 def list_requirement_params():

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from msgspec import Raw
+
+from holdfast.engine.engine_resources import EngineResources
 from holdfast.errors import ConfigError
-from holdfast.providers.dialects.registry import check_provider_name, find_provider_by_url
+from holdfast.providers.dialects.registry import (
+    check_provider_name,
+    find_provider_by_fields,
+    find_provider_by_url,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,18 @@ def test_check_provider_name_lists_the_known_ones():
     check_provider_name("mistral")
     with pytest.raises(ConfigError, match=r"no provider is called 'mistrl'.*anthropic, openai, gemini, mistral"):
         check_provider_name("mistrl")
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("bedrock-2023-05-31", "bedrock"), ("vertex-2023-10-16", "vertex"), ("2023-06-01", ""), (7, ""), (None, "")],
+)
+def test_find_provider_by_fields_reads_the_version_of_a_cloud(version, expected):
+    """Claude on Bedrock and Vertex AI is told by ``anthropic_version`` in the body, for the dialect as for lint."""
+    fields = {"anthropic_version": Raw(json.dumps(version).encode())}
+    assert find_provider_by_fields("anthropic", fields) == expected
+    assert find_provider_by_fields("openai-chat", fields) == ""
+    assert find_provider_by_fields("anthropic", {}) == ""
+    resources = EngineResources(store=None, upstream=None)
+    target = resources.resolve_target("anthropic", "claude-sonnet-4-5", None, expected)
+    assert target.dialect.provider == expected

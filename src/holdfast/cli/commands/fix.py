@@ -29,6 +29,7 @@ from holdfast.cli.output.terminal import (
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.text.counts import format_count
 from holdfast.providers.common.json.body_fields import parse_body_fields
+from holdfast.providers.dialects.registry import find_provider_by_fields
 from holdfast.providers.fix.fix_context import FixResult, RequestFix
 from holdfast.providers.fix.fix_request import fix_lone_surrogates, fix_request
 from holdfast.providers.foreign.convert_request import convert_request
@@ -190,6 +191,7 @@ def _fix_with_dialect(
     from holdfast.config import load_catalog
 
     betas = merge_betas(case, fix_options.betas)
+    provider = provider or find_provider_by_fields(api, parse_body_fields(body))
     return fix_request(
         body,
         api,

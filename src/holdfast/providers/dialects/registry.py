@@ -11,9 +11,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
+from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.dialects.azure import AZURE
 from holdfast.providers.dialects.bedrock import BEDROCK
 from holdfast.providers.dialects.cerebras import CEREBRAS
@@ -150,6 +152,16 @@ def keeps_client_content(provider: str) -> bool:
     """Return whether what ``provider`` accepts is not known well enough to change a client's messages for it."""
     spec = PROVIDER_SPECS.get(provider)
     return spec is None or spec.keeps_client_content
+
+
+def find_provider_by_fields(api: str, fields: Mapping[str, Raw]) -> str:
+    """Return the provider that one of the raw top-level fields of a body gives away, or an empty string."""
+    signs = {}
+    for spec in PROVIDER_SPECS.values():
+        field = spec.body_sign[0]
+        if field in fields:
+            signs[field] = read_json_text(fields[field])
+    return find_provider_by_body(api, signs) if signs else ""
 
 
 def get_provider_rules(api: str, model: str, provider: str) -> ProviderRules | None:

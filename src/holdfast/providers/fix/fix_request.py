@@ -22,7 +22,7 @@ from holdfast.errors import FormatError, raise_if_wrong_type
 from holdfast.providers.common.json import surrogates
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
-from holdfast.providers.dialects.registry import check_provider_name
+from holdfast.providers.dialects.registry import check_provider_name, find_provider_by_fields
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.fix.function_results import name_function_results
 from holdfast.providers.fix.history import normalize_body_history
@@ -82,10 +82,10 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
 
     ``api`` is recognized from the body if it is not given. ``model`` is the model whose rules apply, even if the body
     names another one; ``provider`` serves it, by default the one that the body or the model's name gives away.
-    ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers,
-    and ``version`` is the header ``anthropic-version``. A
-    ``complete`` request must also name its model and ``max_tokens``. With ``keep_model_options`` options stay that only
-    the model refuses: another API may take them, to which the request is converted next.
+    ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers, and
+    ``version`` is the header ``anthropic-version``. A ``complete`` request must also name its model and ``max_tokens``.
+    With ``keep_model_options`` options stay that only the model refuses: the request is converted next, and the other
+    API may take them.
 
     Raises ``FormatError`` if the body is not a JSON object, ``UnrecognizedContent`` if its API cannot be told, and
     ``ConfigError`` for an unknown provider.
@@ -98,6 +98,7 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
     spec = get_api_spec(api)
     body_model = read_json_text(fields.get("model"))
     model_name = model or body_model
+    provider = provider or find_provider_by_fields(api, fields)
     context = FixContext(
         spec,
         model_name,

@@ -5,15 +5,17 @@ What is wrong in the conversation is left to normalization, which knows the prov
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Raw
 
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
 from holdfast.providers.common.json.raw_json import replace_json_fields
 from holdfast.providers.dialects.registry import PROVIDER_SPECS, iter_requirements
-from holdfast.providers.dialects.requirement import Replacements
+from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.rules.rule import Finding
+from holdfast.providers.rules.validate import build_request_view
 
 
 def apply_provider_requirements(
@@ -26,7 +28,12 @@ def apply_provider_requirements(
     fixes: list[RequestFix] = []
     for requirement in iter_requirements(context.spec.api, context.model, provider):
         rule_name = f"{provider}.{requirement.rule}"
-        findings = [finding for finding in errors if finding.rule == rule_name]
+        if not any(finding.rule == rule_name for finding in errors):
+            continue
+        # Several requirements may share a name (one for each field with a range), so the findings of this one are told
+        # by their places.
+        broken_paths = _list_broken_paths(requirement, body, context)
+        findings = [finding for finding in errors if finding.rule == rule_name and finding.path in broken_paths]
         if not findings:
             continue
         tree = JsonTree(Raw(body))
@@ -41,13 +48,21 @@ def apply_provider_requirements(
             continue
         new_body = _apply_changes(body, tree, changes)
         new_errors = context.list_errors(new_body)
-        # Requirements of one name share their findings, so another one of them may be to blame. What a change brings to
-        # light (options that a thinking model does not take) is for the requirements after it, or the next round.
-        left_count = sum(finding.rule == rule_name for finding in new_errors)
-        if left_count < len(findings):
+        # What a change brings to light (options that a thinking model does not take) is for the requirements after it,
+        # or for the next round.
+        if len(_list_broken_paths(requirement, new_body, context)) < len(broken_paths):
             body, errors = new_body, new_errors
             fixes += descriptions
     return body, fixes
+
+
+def _list_broken_paths(requirement: Requirement, body: bytes, context: FixContext) -> set[str]:
+    """List the places in ``body`` that break ``requirement``."""
+    value = msgspec.json.decode(body)
+    request = build_request_view(context.spec, value, len(body), context.model, context.betas, context.version)
+    if not requirement.applies(request):
+        return set()
+    return {path for path, _ in requirement.find_violations(request)}
 
 
 def _describe_changes(changes: Replacements) -> str:

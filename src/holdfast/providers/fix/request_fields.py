@@ -24,6 +24,8 @@ from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
 
 _CERTAIN_EVIDENCE: frozenset[RuleEvidence] = frozenset({"documented", "observed"})
+_NO_EVIDENCE: frozenset[RuleEvidence] = frozenset({"recalled"})
+"""The evidence of a finding that is of no rule, such as a body that cannot be read."""
 HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
 """Rules about a header that must come with a field; they prove nothing where the headers are not known."""
 
@@ -91,16 +93,17 @@ def _list_certain_errors(
 ) -> list[Finding]:
     """Return the errors in ``body``, messages aside, if all of them are by certain rules; else none."""
     spec = get_api_spec(api)
-    evidence_by_rule = {rule.name: rule.evidence for rule in spec.rules.rules}
+    evidence_by_rule: dict[str, set[RuleEvidence]] = {rule.name: {rule.evidence} for rule in spec.rules.rules}
     for requirement in iter_requirements(api, model, dialect.provider):
-        evidence_by_rule[f"{dialect.provider}.{requirement.rule}"] = requirement.evidence
+        # Several requirements of a provider may share a name.
+        evidence_by_rule.setdefault(f"{dialect.provider}.{requirement.rule}", set()).add(requirement.evidence)
     errors = []
     for finding in validate_request(body, api, model=model, provider=dialect.provider, betas=betas, version=version):
         if finding.level != "error" or finding.path.startswith(f"$.{spec.messages_field}"):
             continue
         if betas is None and finding.rule in HEADER_RULES:
             continue
-        if evidence_by_rule.get(finding.rule) not in _CERTAIN_EVIDENCE:
+        if not evidence_by_rule.get(finding.rule, _NO_EVIDENCE) <= _CERTAIN_EVIDENCE:
             return []
         errors.append(finding)
     return errors

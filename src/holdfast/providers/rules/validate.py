@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.errors import FormatError, UnrecognizedContent
+from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
 from holdfast.providers.dialects.provider_spec import ProviderRules
@@ -69,20 +70,13 @@ def validate_request(
         return (_build_json_finding(body, error),)
     api = _resolve_api(api, fields)
     spec = API_SPECS[api]
-    view = RequestView(
-        value,
-        len(data),
-        _merge_betas(value, betas),
-        _get_body_model(fields) or model,
-        version,
-    )
-    request = spec.rules.build_view(view)
+    request = build_request_view(spec, value, len(data), _get_body_model(fields) or model, betas, version)
     if complete:
         applied_rules = (*spec.rules.rules, *spec.rules.required)
     else:
         applied_rules = spec.rules.rules
-    provider = provider or find_provider(api, view.model, value)
-    provider_rules = get_provider_rules(api, view.model, provider) or _NO_PROVIDER_RULES
+    provider = provider or find_provider(api, request.model, value)
+    provider_rules = get_provider_rules(api, request.model, provider) or _NO_PROVIDER_RULES
     # By identity, so that the default costs nothing. Rules of other APIs in ``rules`` fall out by their names.
     if rules is not ALL_RULES:
         names = {rule.name for rule in rules}
@@ -103,6 +97,18 @@ def validate_request(
         request.get_list("tools"),
         api,
     )
+
+
+def build_request_view(
+    spec: ApiSpec,
+    body: Mapping[str, Any],
+    body_bytes: int,
+    model: str,
+    betas: Iterable[str] | None,
+    version: str,
+) -> RequestView:
+    """Build the view of a decoded body that the rules of its API, and its provider's requirements, read."""
+    return spec.rules.build_view(RequestView(body, body_bytes, _merge_betas(body, betas), model, version))
 
 
 def _check_requirements(provider: str, provider_rules: ProviderRules, request: RequestView) -> Iterator[Finding]:
