@@ -30,6 +30,7 @@ from holdfast.planning.settings_check import (
 )
 from holdfast.providers.dialects.provider_spec import ProviderSpec
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
+from holdfast.providers.dialects.requirement import Requirement
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.rules.rule import get_evidence_level
 from holdfast.providers.rules.validate import ALL_RULES
@@ -248,16 +249,22 @@ def describe_signs(spec: ProviderSpec) -> str:
 
 def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
     """Return a row for each requirement, with the example models that it holds for."""
-    models_by_row: dict[tuple[str, ...], list[str]] = {}
+    requirements: dict[tuple[str, str], Requirement] = {}
+    models_by_key: dict[tuple[str, str], list[str]] = {}
     for model in spec.example_models:
         for requirement in spec.rules_by_api[api](model.lower()).requirements:
-            row = (f"`{spec.name}.{requirement.rule}`", requirement.text, requirement.evidence, requirement.source)
-            models_by_row.setdefault(row, []).append(model)
-    rows = []
-    for (rule, text, evidence, source), models in models_by_row.items():
-        holds_for_all = len(models) == len(spec.example_models)
-        names = "all" if holds_for_all else ", ".join(f"`{model}`" for model in models)
-        rows.append((rule, text, names, get_evidence_level(evidence), evidence, source))
+            key = (requirement.rule, requirement.text)
+            requirements[key] = requirement
+            models_by_key.setdefault(key, []).append(model)
+    rows: list[tuple[str, ...]] = []
+    for key, requirement in requirements.items():
+        models = models_by_key[key]
+        names = "all"
+        if len(models) < len(spec.example_models):
+            names = ", ".join(f"`{model}`" for model in models)
+        level = get_evidence_level(requirement.evidence)
+        name = f"`{spec.name}.{requirement.rule}`"
+        rows.append((name, requirement.text, names, level, requirement.evidence, requirement.source))
     return rows
 
 

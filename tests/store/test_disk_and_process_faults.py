@@ -545,6 +545,7 @@ def test_older_store_is_read_where_nothing_can_be_written(tmp_path: Path) -> Non
             "DROP INDEX entries_session",
             "DROP INDEX entries_kind",
             "ALTER TABLE searched DROP COLUMN rule",
+            "ALTER TABLE sessions DROP COLUMN recorded_window",
             "PRAGMA user_version = 2",
         ):
             db.execute(step)

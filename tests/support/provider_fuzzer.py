@@ -24,7 +24,7 @@ from msgspec import Raw
 
 from holdfast.config import load_shipped_catalog
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, ProviderSignature, Thinking
+from holdfast.messages.parts import Opaque, Part, ProviderSignature, Thinking
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.normalize.normalize_history import normalize_history
 from holdfast.normalize.parts import has_nonblank_content
@@ -96,8 +96,6 @@ _CHAT_OPTIONS: tuple[dict[str, Any], ...] = (
     {"response_format": {"type": "json_object"}},
 )
 """Options of Chat Completions that some provider refuses."""
-_LENIENT = {"window": 2_000_000, "accepted_seals": "any", "binds_thinking": "never", "tokenizer": "words"}
-"""The histories contain signatures of other providers, made over other prefixes."""
 
 
 def mutate_reasoning(messages: list[Message], rng: Random) -> list[Message]:
@@ -107,7 +105,7 @@ def mutate_reasoning(messages: list[Message], rng: Random) -> list[Message]:
         if message.role != "assistant" or rng.random() < 0.4:
             changed.append(message)
             continue
-        others = tuple(part for part in message.parts if not isinstance(part, Thinking))
+        others: tuple[Part, ...] = tuple(part for part in message.parts if not isinstance(part, Thinking))
         field = rng.choice(("reasoning_content", "reasoning", ""))
         if field:
             thinking = Thinking(rng.choice(("look", " ", "")), ProviderSignature("openai-chat", "", field))
@@ -173,7 +171,10 @@ def build_provider_request(seed: int, provider: str) -> tuple[str, str, bytes] |
 @cache
 def get_strict_provider(name: str) -> Provider:
     """Return the strict provider in the role of the server ``name``."""
-    return Provider(ProviderSettings(server=name, **_LENIENT))
+    # The histories contain signatures of other providers, made over other prefixes.
+    return Provider(
+        ProviderSettings(server=name, window=2_000_000, accepted_seals="any", binds_thinking="never", tokenizer="words")
+    )
 
 
 def is_missing_thinking(message: str) -> bool:

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from holdfast.planning.budget import DEFAULT_WINDOW, choose_window
 from holdfast.planning.settings import MAX_SETTING_VALUE
-from holdfast.providers.dialects.registry import find_provider, keeps_client_content
+from holdfast.providers.dialects.registry import find_provider, has_unknown_message_rules
 from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect, relax_for_unknown_server
 from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT
 from holdfast.state.dialect import Dialect
@@ -276,7 +276,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
                 facts = line.dialect_facts | facts  # an earlier line wins
         dialect = get_api_dialect(api, model, provider)
         is_known_provider = provider != "" or find_provider(api, model) != ""
-        if trusting and (not is_known_provider or keeps_client_content(dialect.provider)):
+        if trusting and (not is_known_provider or has_unknown_message_rules(dialect.provider)):
             dialect = replace(relax_for_unknown_server(dialect), provider=dialect.provider)
         if facts.keys() & _REQUEST_FORM_FIELDS:
             dialect = replace(dialect, keeps_client_content=False)

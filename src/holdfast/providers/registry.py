@@ -13,7 +13,7 @@ from holdfast.providers.dialects.registry import (
     find_open_model_provider,
     find_provider,
     get_provider_rules,
-    keeps_client_content,
+    has_unknown_message_rules,
 )
 from holdfast.providers.gemini.spec import GEMINI_SPEC
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
@@ -60,7 +60,7 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     name = known_provider or find_open_model_provider(api, model)
     rules = get_provider_rules(api, model, name)
     # A provider whose rules we know is described by its differences from the one that defined the API.
-    is_known = rules is not None and not keeps_client_content(name)
+    is_known = rules is not None and not has_unknown_message_rules(name)
     dialect = spec.build_dialect(model, spec.endpoints.provider if is_known else name)
     dialect = replace(dialect, refused_kinds=_list_refused_kinds(spec))
     if rules is None:

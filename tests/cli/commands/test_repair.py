@@ -59,13 +59,14 @@ def test_repair_migrates_an_older_schema_and_reports_it(run, session, home):
             "DROP INDEX entries_kind",
             "DROP INDEX entries_session",
             "ALTER TABLE searched DROP COLUMN rule",
+            "ALTER TABLE sessions DROP COLUMN recorded_window",
             "PRAGMA user_version = 2",
         ):
             db.execute(statement)
         db.execute("CREATE INDEX entries_kind ON entries (session, kind)")
-    assert "have schema 2; the first write migrates them to 4" in run("repair", "--dry-run").stdout
+    assert "have schema 2; the first write migrates them to 5" in run("repair", "--dry-run").stdout
     (report,) = json.loads(run("repair", "--json").stdout)
-    assert (report["fine"], report["schema_before"], report["schema"]) == (True, 2, 4)
+    assert (report["fine"], report["schema_before"], report["schema"]) == (True, 2, 5)
     assert "schema" not in run("repair").stdout
 
 

@@ -147,6 +147,7 @@ def test_search_index_of_an_older_version_is_rebuilt(tmp_path: Path) -> None:
         edit_database(path, statement)
     assert search_ids(path, "zebra", readonly=True) == ["s"]
     edit_database(path, "ALTER TABLE searched DROP COLUMN rule")
+    edit_database(path, "ALTER TABLE sessions DROP COLUMN recorded_window")
     edit_database(path, "PRAGMA user_version = 3")
     assert search_ids(path, "zebra", readonly=True) == search_ids(path, "zebra") == ["s"]
     assert query_rows(path, "SELECT rowid FROM words WHERE words MATCH 'zeb'") == [(3,)]

@@ -26,7 +26,8 @@ async def fix_client_fields(
 ) -> ParsedRequest:
     """Return ``parsed_body`` without the fields that its provider refuses; each change is told once a session."""
     resources = runtime.resources
-    if resources.check_mode != "changed" or request_options.observe_only or target.dialect.keeps_client_content:
+    is_unknown_server = target.dialect.keeps_client_content and not target.dialect.provider
+    if resources.check_mode != "changed" or request_options.observe_only or is_unknown_server:
         return parsed_body
     upstream = request_options.upstream or resources.upstream
     betas, version = find_header_betas(upstream), find_header_version(upstream)

@@ -105,7 +105,7 @@ class AllowedValues(Requirement, frozen=True, kw_only=True):
     values: tuple[Any, ...]
     replacements: Mapping[Any, Any] = {}
     """The nearest allowed value for a refused one; without one the field is left out."""
-    removed_field: str = ""
+    field_to_remove: str = ""
     """The field to leave out if the value cannot be replaced; empty for the field itself."""
 
     @property
@@ -129,8 +129,8 @@ class AllowedValues(Requirement, frozen=True, kw_only=True):
         new_value = self.replacements.get(value, _MISSING) if isinstance(value, str | int | float | bool) else _MISSING
         if new_value is not _MISSING:
             return {steps: encode_json(new_value)}
-        if self.removed_field:
-            return {tuple(self.removed_field.split(".")): None}
+        if self.field_to_remove:
+            return {tuple(self.field_to_remove.split(".")): None}
         return {steps: None}
 
 
@@ -355,7 +355,7 @@ class ToolSchemas(Requirement, frozen=True, kw_only=True):
         return f"The parameters of a function are {self.form}."
 
     def find_violations(self, request: RequestView) -> Violations:
-        """Yield the refused places; messages name tool and keyword. No rule of this kind wants parameters."""
+        """Yield the refused places; messages name tool and keyword. Missing parameters are another rule's matter."""
         for path, function in iter_functions(request):
             schema = function.get("parameters")
             if not isinstance(schema, Mapping):

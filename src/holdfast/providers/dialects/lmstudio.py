@@ -17,7 +17,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             AllowedValues(
                 field="response_format.type",
                 values=("json_schema", "text"),
-                removed_field="response_format",
+                field_to_remove="response_format",
                 source=_DOCS,
             ),
             ToolChoices(

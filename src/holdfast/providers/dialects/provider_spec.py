@@ -31,7 +31,8 @@ class ProviderRules(Struct, frozen=True):
     skipped_rules: frozenset[str] = frozenset()
     """Rules of the API that the provider does not have, named without the API (``tools`` for ``openai-chat.tools``).
 
-    A server of its own has ``tool-schema`` among them, whose limits are those of the provider of the API.
+    Requirements of its own may have the same name; they still hold. List ``tool-schema`` unless the server enforces the
+    same limits on schemas as the maker of the API.
     """
 
 
@@ -64,5 +65,6 @@ class ProviderSpec(Struct, frozen=True):
     keeps_client_content: bool = False
     """Whether a client's messages are sent as they are: what the server accepts depends on the model's chat template.
 
-    Messages that Holdfast writes itself follow the strictest rules then.
+    Messages that Holdfast writes itself follow the strictest rules then. Of a client's request the proxy changes only
+    options that break a requirement of this provider.
     """

@@ -148,7 +148,7 @@ def find_provider(api: str, model: str, body: Mapping[str, object] | None = None
     return by_body or find_provider_by_model(api, model)
 
 
-def keeps_client_content(provider: str) -> bool:
+def has_unknown_message_rules(provider: str) -> bool:
     """Return whether what ``provider`` accepts is not known well enough to change a client's messages for it."""
     spec = PROVIDER_SPECS.get(provider)
     return spec is None or spec.keeps_client_content

@@ -28,7 +28,7 @@ class Requirement(Struct, frozen=True, kw_only=True):
     """One thing that a provider asks of a request, with its source."""
 
     rule: ClassVar[str]
-    """Name of the rule, after the provider's name and a dot."""
+    """Name of the rule, after the provider's name and a dot. Several requirements of a provider may share it."""
 
     source: str
     """Where it is documented or was observed, with the date."""

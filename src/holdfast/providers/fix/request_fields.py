@@ -16,8 +16,9 @@ from holdfast.messages.message import Message
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json, remove_json_fields, replace_json_fields
 from holdfast.providers.dialects.registry import iter_requirements
-from holdfast.providers.fix.fix_context import RequestFix
+from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.fix_request import fix_request
+from holdfast.providers.fix.provider_requirements import apply_provider_requirements
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.rules.rule import Finding, RuleEvidence
 from holdfast.providers.rules.validate import validate_request
@@ -62,30 +63,47 @@ def find_field_fixes(
     errors = _list_certain_errors(stub, api, model, dialect, betas, version)
     if not errors:
         return NO_FIELD_FIXES
+    context = FixContext(
+        spec,
+        model,
+        None if betas is None else tuple(betas),
+        dialect,
+        provider=dialect.provider,
+        version=version,
+    )
     try:
-        result = fix_request(
-            stub,
-            api,
-            model=model,
-            provider=dialect.provider,
-            dialect=lambda _api, _model: dialect,
-            betas=betas,
-            version=version,
-        )
+        new_stub, fixes = _fix_stub(stub, context, errors)
     except FormatError:
         return NO_FIELD_FIXES
     broken_rules = {finding.rule for finding in errors}
-    if broken_rules & {finding.rule for finding in result.findings if finding.level == "error"}:
+    if broken_rules & {finding.rule for finding in context.list_errors(new_stub)}:
         # A part of it could not be fixed, so the provider's own words about it help the user more.
         return NO_FIELD_FIXES
-    new_fields = parse_body_fields(result.body)
+    new_fields = parse_body_fields(new_stub)
     changes: dict[str, bytes | None] = {}
     for key in {**stub_fields, **new_fields}:
         old, new = stub_fields.get(key), new_fields.get(key)
         if key != spec.messages_field and old != new:
             changes[key] = None if new is None else bytes(new)
-    fixes = tuple(fix for fix in result.fixes if fix.rule in broken_rules)
-    return FieldFixes(changes, fixes)
+    return FieldFixes(changes, tuple(fix for fix in fixes if fix.rule in broken_rules))
+
+
+def _fix_stub(stub: bytes, context: FixContext, errors: list[Finding]) -> tuple[bytes, Sequence[RequestFix]]:
+    """Return the stub without ``errors``, and what was changed."""
+    dialect = context.dialect
+    if dialect.keeps_client_content:
+        # Only the provider's own rules are known to hold, so nothing is changed for the API's.
+        return apply_provider_requirements(stub, context, errors)
+    result = fix_request(
+        stub,
+        context.spec.api,
+        model=context.model,
+        provider=context.provider,
+        dialect=lambda _api, _model: dialect,
+        betas=context.betas,
+        version=context.version,
+    )
+    return result.body, result.fixes
 
 
 def _list_certain_errors(
@@ -100,6 +118,8 @@ def _list_certain_errors(
     errors = []
     for finding in validate_request(body, api, model=model, provider=dialect.provider, betas=betas, version=version):
         if finding.level != "error" or finding.path.startswith(f"$.{spec.messages_field}"):
+            continue
+        if dialect.keeps_client_content and not finding.rule.startswith(f"{dialect.provider}."):
             continue
         if betas is None and finding.rule in HEADER_RULES:
             continue
