@@ -40,6 +40,8 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"fLaC", "audio/flac"),
     (b"OggS", "audio/ogg"),
 )
+_SIGNATURES_OF_LETTERS = frozenset({b"GIF87a", b"GIF89a", b"ID3", b"fLaC", b"OggS"})
+"""Signatures with which a text may begin too."""
 _RIFF_TYPES = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _ISO_BRANDS = {
     b"heic": "image/heic",
@@ -155,7 +157,7 @@ def _correct_base64(data: str) -> tuple[Base64Problem, str]:
 def detect_media_type(head: bytes) -> str:
     """Return the MIME type of the file that begins with ``head``; empty if it has no known signature."""
     for signature, mime in _SIGNATURES:
-        if head.startswith(signature):
+        if head.startswith(signature) and not _is_only_text(head, signature):
             return mime
     if head.startswith(b"RIFF"):
         return _RIFF_TYPES.get(head[8:12], "")
@@ -163,9 +165,18 @@ def detect_media_type(head: bytes) -> str:
         return _ISO_BRANDS.get(head[8:12], "")
     if _is_bitmap(head):
         return "image/bmp"
-    if b"%PDF-" in head[:1_024]:
+    # A PDF may have some bytes before its signature; a text that only names it is no PDF.
+    if b"%PDF-" in head[:1_024] and _decode_text_head(head) is None:
         return "application/pdf"
     return _detect_text_type(head)
+
+
+def _is_only_text(head: bytes, signature: bytes) -> bool:
+    """Return whether ``head`` is a readable text that begins like a file of another kind ("ID3,name,size").
+
+    Real files of these kinds have a byte that no text has soon after their signature. A PDF may be readable for long.
+    """
+    return signature in _SIGNATURES_OF_LETTERS and len(head) > len(signature) and _decode_text_head(head) is not None
 
 
 def _is_bitmap(head: bytes) -> bool:
@@ -237,6 +248,8 @@ def contradicts_declared_type(found: str, declared: str) -> bool:
         # Text may be declared as any type of text, or as a type of an application that is written as text.
         is_binary_type = declared_class in ("image", "audio", "video") or declared == "application/pdf"
         return is_binary_type and not (declared == "image/svg+xml" and found in ("application/xml", "text/plain"))
+    if found == "application/pdf" and declared_class == "text":
+        return False  # a text may begin so, and a PDF may be readable for long
     # An Ogg file declared as a video, a PDF as some document: only what is certain counts.
     if found == "audio/ogg":
         return declared_class == "image" or declared == "application/pdf"

@@ -121,6 +121,10 @@ WINDOW_QUESTIONS: Sequence[WindowQuestion] = (
 """In order of trust: what is loaded now comes before what a model file says."""
 
 
+_MAX_STATED_WINDOW = 100_000_000
+"""Tokens that no model is near: a larger number is a mistake, and would switch compaction off."""
+
+
 def read_window(question: WindowQuestion, answer: Any, model: str) -> ServerWindow | None:
     """Return the window of ``model`` that ``answer`` to ``question`` states, or None."""
     return question.read(answer, model)
@@ -128,7 +132,7 @@ def read_window(question: WindowQuestion, answer: Any, model: str) -> ServerWind
 
 def _make_window(tokens: Any, *, is_upper_bound: bool = False) -> ServerWindow | None:
     is_count = isinstance(tokens, int) and not isinstance(tokens, bool)
-    if not is_count or tokens < MIN_WINDOW_LIMIT:
+    if not is_count or not MIN_WINDOW_LIMIT <= tokens <= _MAX_STATED_WINDOW:
         return None
     return ServerWindow(tokens, is_upper_bound)
 

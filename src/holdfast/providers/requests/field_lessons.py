@@ -34,7 +34,8 @@ _OUTPUT_LIMITS = frozenset({"maxtokens", "maxcompletiontokens", "maxoutputtokens
 _NEEDED_TOP_FIELDS = frozenset(
     {"model", "messages", "input", "contents", "tools", "functions", "stream", "system", "systeminstruction",
      "instructions", "prompt", "previousresponseid", "conversation", "responseformat", "anthropicversion",
-     "container", "cachedcontent"}
+     "container", "cachedcontent", "text", "outputformat", "outputconfig", "generationconfig", "modalities",
+     "mcpservers", "documents", "toolchoice", "toolconfig"}
 )  # fmt: skip
 """Fields of a body that are never left out, as ``_normalize_name`` writes them: without one of them the client would
 get an answer to something else, or in a form that it cannot read."""
@@ -42,7 +43,8 @@ _NEEDED_INNER_FIELDS = frozenset(
     {"role", "content", "parts", "text", "type", "id", "callid", "toolcallid", "tooluseid", "function", "arguments",
      "args", "input", "output", "thinking", "signature", "thoughtsignature", "encryptedcontent", "data", "source",
      "imageurl", "fileid", "filedata", "inlinedata", "functionresponse", "format", "jsonschema", "schema",
-     "parameters", "inputschema", "description", "approve", "approvalrequestid"}
+     "parameters", "inputschema", "description", "approve", "approvalrequestid", "refusal", "audio",
+     "responseschema", "responsejsonschema", "responsemimetype"}
 )  # fmt: skip
 """Fields inside of messages, items and tools that are never left out: words, ids, signed data."""
 _EMPTY_ONLY_FIELDS = frozenset({"toolcalls", "functioncall", "name"})

@@ -40,7 +40,7 @@ def _find_consumed_calls(request: AnthropicView, turn: TurnView) -> set[str]:
 
     Searches and fetches of 2026-03-18 have an option ``response_inclusion``: what code has consumed does not come back.
     """
-    names = {tool.get("name") for tool in request.list_tools() if tool.get("response_inclusion") is not None}
+    names = {tool.get("name") for tool in request.list_tools() if tool.get("response_inclusion") == "excluded"}
     calls = turn.get_blocks(*SERVER_CALL_KINDS) if names else []
     return {get_block_id(block, "id") for block in calls if block.value.get("name") in names}
 
