@@ -27,22 +27,11 @@ def _check_server_pairs(request: AnthropicView) -> Violations:
         deferred |= _find_deferred_calls(turn, request.turns[number + 1 : number + 3])
         is_last_message = turn.last_message_index == len(request.messages) - 1
         is_last = turn is request.turns[-1] and is_last_message
-        deferred |= _find_consumed_calls(request, turn)
         yield from _check_unanswered_calls(turn, deferred, is_last=is_last)
         yield from _check_unasked_results(turn, waiting)
         call_ids = {get_block_id(block, "id") for block in turn.get_blocks(*SERVER_CALL_KINDS)}
         result_ids = {get_block_id(block) for block in turn.get_blocks(*SERVER_RESULT_KINDS)}
         waiting = ((call_ids | waiting) - result_ids) & deferred
-
-
-def _find_consumed_calls(request: AnthropicView, turn: TurnView) -> set[str]:
-    """Return the ids of server calls whose results the provider left out of the answer.
-
-    Searches and fetches of 2026-03-18 have an option ``response_inclusion``: what code has consumed does not come back.
-    """
-    names = {tool.get("name") for tool in request.list_tools() if tool.get("response_inclusion") == "excluded"}
-    calls = turn.get_blocks(*SERVER_CALL_KINDS) if names else []
-    return {get_block_id(block, "id") for block in calls if block.value.get("name") in names}
 
 
 def _find_deferred_calls(turn: TurnView, following: Sequence[TurnView]) -> set[str]:
