@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.formats import EXPORT_FORMATS, export_with_loss_notes
 from holdfast.formats.base import get_full_history_entries
+from holdfast.formats.claude_code.queue import _is_typed_prompt
 from holdfast.formats.claude_code.read import read_claude_code
 from holdfast.formats.common.lines import LineFile
 from holdfast.state.entries import MessageEntry
@@ -342,3 +343,21 @@ def test_read_never_reuses_an_id_of_queued_words_as_the_file_grows(steps):
         for entry in read_claude_code(b"".join(lines[:count])).entries:
             content = (entry.parent, entry.body)
             assert known.setdefault(entry.id, content) == content
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/tmp is full, clean it", True),
+        ("/etc is broken on this machine", True),
+        ("/src/app.py needs a test", True),
+        ("/deploy staging", True),
+        ("/compact", False),
+        ("/compact keep the test names", False),
+        ("/my-plugin:run", False),
+        ("", False),
+    ],
+)
+def test_is_typed_prompt_keeps_words_that_begin_with_a_path(text, expected):
+    """Only a single word, or a known command of the client, is a command; anything else is what the user said."""
+    assert _is_typed_prompt(text) is expected
