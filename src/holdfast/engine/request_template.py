@@ -19,6 +19,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.compaction import add_beta_header
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json
+from holdfast.providers.dialects.registry import get_provider_rules
 from holdfast.providers.native_compaction import find_required_betas
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.parsed_request import (
@@ -120,7 +121,7 @@ def build_template_from_fields(
     Raises ``FormatError`` if the fields cannot be encoded as JSON.
     """
     stream = request_options.stream is not False
-    stream_fields = get_api_spec(target.api).options.stream_fields if stream else {}
+    stream_fields = _get_stream_fields(target) if stream else {}
     all_fields = {**_get_required_fields(target), **stream_fields, **fields}
     try:
         body_without_messages = build_request_body(target.api, target.model, (), setup_fields=all_fields)
@@ -138,6 +139,15 @@ def build_template_from_fields(
         stream=stream,
         request_options=request_options,
     )
+
+
+def _get_stream_fields(target: Target) -> Mapping[str, Any]:
+    """Return the fields that ask the target's provider for a stream."""
+    fields = get_api_spec(target.api).options.stream_fields
+    rules = get_provider_rules(target.api, target.model, target.dialect.provider)
+    if rules is None or rules.refused_stream_fields.isdisjoint(fields):
+        return fields
+    return {key: value for key, value in fields.items() if key not in rules.refused_stream_fields}
 
 
 def _get_required_fields(target: Target) -> dict[str, int]:

@@ -355,6 +355,7 @@ def test_read_never_reuses_an_id_of_queued_words_as_the_file_grows(steps):
         ("/compact", False),
         ("/compact keep the test names", False),
         ("/my-plugin:run", False),
+        ("/my-plugin:run on the tests", False),
         ("", False),
     ],
 )

@@ -24,14 +24,14 @@ _CANCELLING_OPERATIONS = frozenset({"popAll", "cancel", "clear"})
 _MACHINE_PREFIXES = ("<task-notification>", "<teammate-message", "<tick>", "<bash-", "<local-command", '{"task_id":')
 """Beginnings of queued texts that programs wrote: ends of background tasks, messages of other agents."""
 _SLASH_COMMAND = re.compile(
-    r"/(?:[A-Za-z][\w:.-]*\s*\Z"
+    r"/(?:[A-Za-z][\w:.-]*\s*\Z|[A-Za-z][\w.-]*:[\w:.-]+(?:\s|\Z)"
     r"|(?:add-dir|agents|bug|clear|compact|config|context|cost|doctor|export|help|hooks|init|login|logout|mcp|memory"
     r"|model|output-style|permissions|plugin|resume|review|rewind|status|todos|usage|vim)(?:\s|\Z))"
 )
 """A command of the client itself: one word, or a known command with more words after it.
 
-"/tmp is full, clean it" begins in the same way, and what a user typed must not be lost; a command of a plugin with
-words after it is kept as words too.
+"/tmp is full, clean it" begins in the same way, and what a user typed must not be lost, so a command that is not known
+is taken for words. One of a plugin has a colon in its name.
 """
 _PASTE_MARKS = ("[Pasted text #", "[Image #", "[...Truncated text #")
 """What stands in a queued prompt for something pasted."""

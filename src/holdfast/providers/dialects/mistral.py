@@ -121,6 +121,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "message_field_kinds": ("message.prefix",),
         },
         accepted_kinds=("thinking",),
+        refused_stream_fields=frozenset({"stream_options"}),  # usage stands in the last event anyway
         # Its limits on tools and stop sequences are not those of OpenAI, and are not known.
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "parts", "unknown-part"}),
     )

@@ -26,6 +26,8 @@ class ProviderRules(Struct, frozen=True):
     """Further kinds of opaque parts that are left out; see ``Dialect.refused_kinds``."""
     accepted_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts that are taken here although the API refuses them."""
+    refused_stream_fields: frozenset[str] = frozenset()
+    """Fields with which the API is asked for a stream, and which are refused here."""
     keeps_size_limits: bool = False
     """Whether the limits of the API's own provider on images and bytes hold here too; if not, none are assumed."""
     skipped_rules: frozenset[str] = frozenset()
