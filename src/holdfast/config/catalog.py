@@ -69,8 +69,8 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     match: NamePatterns
     api: ApiName | None = None
     provider: str | None = None
-    """The provider that serves the model over Chat Completions: ``openai``, ``mistral``, … An unknown one gets the
-    strictest rules."""
+    """The provider that serves the model: ``openai``, ``mistral``, … For an unknown one our own messages follow the
+    strictest rules, and a client's stay as they are."""
     window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
     """Tokens of prompt and answer together. A number under 1,024 is refused: it would be a limit of something else."""
     long_window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
@@ -254,12 +254,11 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
     def get_dialect(self, api: str, model: str, *, trusting: bool = False, provider: str = "") -> Dialect:
         """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
 
-        ``provider`` is who serves the model, if that is known; otherwise a line or the model's name tells it.
-
-        Lines about another vendor's API are ignored, and so are lines about another provider than the first one that a
-        line names. ``trusting`` is for a client's own messages to a provider whose rules are unknown: they are assumed
-        to be valid there and are sent as the client wrote them (``relax_for_unknown_server``), unless a line states
-        what form that provider wants (``_REQUEST_FORM_FIELDS``).
+        ``provider`` is who serves the model, if that is known; otherwise the first line that names one tells
+        it, or else the model's name. Lines about another vendor's API, and those that name another provider,
+        are ignored. ``trusting`` is for a client's own messages to a provider whose rules are unknown: they are
+        assumed to be valid there and are sent as the client wrote them (``relax_for_unknown_server``), unless a
+        line states what form that provider wants (``_REQUEST_FORM_FIELDS``).
         """
         vendor = _get_api_vendor(api)
         lines = []

@@ -102,8 +102,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     allows_media: bool = True
     """Media may be sent at all; if not, a line stands for each."""
     allows_media_urls: bool = True
-    """A medium may be an address in place of its bytes; if not, only one that begins as the next field says."""
+    """A medium may be an address in place of its bytes, whatever address it is."""
     media_url_beginnings: tuple[str, ...] = ()
+    """How an address may begin where ``allows_media_urls`` is not set (``ms://`` for files kept by Kimi)."""
     allows_media_in_system: bool = False
     """A system message may contain media; if not, they are moved to a user message."""
     allows_media_from_model: bool = False
