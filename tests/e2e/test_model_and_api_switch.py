@@ -80,9 +80,10 @@ async def run_with_switches(store_path, provider, pair, *, each, native=False, c
     for first_step in range(0, STEPS, each):
         api, model = pair[first_step // each % len(pair)]
         upstream, target = ProviderUpstream(provider), get_target(api, model, window=WINDOW)
-        async with Engine.open(
-            store_path, upstream=upstream, target=target, fields=make_request_fields(api), native=native
-        ) as engine:
+        fields = dict(make_request_fields(api))
+        if target.dialect.max_tokens_field and "max_completion_tokens" in fields:
+            fields[target.dialect.max_tokens_field] = fields.pop("max_completion_tokens")
+        async with Engine.open(store_path, upstream=upstream, target=target, fields=fields, native=native) as engine:
             session = await engine.session(SAMPLE_KEY)
             for number in range(first_step, first_step + each):
                 await run_step(session, number)

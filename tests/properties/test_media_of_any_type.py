@@ -37,7 +37,7 @@ FILES = {
     "image/jpeg": b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0",
     "image/gif": b"GIF89a\x02\0\x02\0\x80\0\0\xff\xff\xff\0\0\0",
     "image/gif; older": b"GIF87a\x02\0\x02\0\x80\0\0\xff\xff\xff\0\0\0",
-    "image/webp": b"RIFF\x24\0\0\0WEBPVP8L\x17\0\0\0\x2f\0\0\0",
+    "image/webp": b"RIFF\x24\0\0\0WEBPVP8L\x17\0\0\0\x2f\x01\x40\0\0",
     "image/bmp": b"BM\x46\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0",
     "image/tiff": b"II*\0\x08\0\0\0\x0e\0\xfe\0\x04\0",
     "image/heic": b"\0\0\0\x18ftypheic\0\0\0\0mif1heic",

@@ -80,6 +80,8 @@ class RequestTemplate(Struct, frozen=True):
         options = prepared_request.plan.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=self.max_output)
+        if options.max_tokens is not None:
+            options = replace(options, max_tokens_field=self.target.dialect.max_tokens_field)
         if self.parsed_body is not None:
             return render_request(self.parsed_body, shown_messages, options)
         api, model = self.target.api, self.target.model

@@ -19,6 +19,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """The model these rules are for. Content signed by another one is left out."""
     provider: str = ""
     """The provider whose rules these are (``mistral``); empty if it is unknown, or the one that defined the API."""
+    max_tokens_field: str = ""
+    """Where Holdfast writes the output limit of a request that has none; empty for the API's own field."""
     keeps_client_content: bool = False
     """Whether content that a client wrote is sent unchanged, whatever the other rules say.
 

@@ -27,6 +27,8 @@ class PlanOptions(Struct, frozen=True, omit_defaults=True):
     """What Holdfast sets on the request apart from its messages."""
 
     max_tokens: int | None = None
+    max_tokens_field: str = ""
+    """The field for it, if the request has none yet; empty for the API's own. See ``Dialect.max_tokens_field``."""
     cache_breakpoints: tuple[int, ...] = ()
     """Positions in the projected message list whose last part carries a cache breakpoint. They are ordered by worth:
     if the request has no room for all of them, the last ones are left out."""

@@ -16,6 +16,8 @@ from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, Erro
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 api_strategy = st.sampled_from(APIS)
 optional_tokens = st.none() | st.integers(1, 10**12)
+possible_request = st.none() | st.integers(16, 10**12)
+"""No whole request is smaller than this; the classifier does not believe such a count."""
 SIZED = ("context_window", "input_plus_output")
 
 
@@ -30,7 +32,7 @@ def read_back(api, verdict, output, channel):
     api_strategy,
     st.sampled_from(SIZED),
     optional_tokens,
-    optional_tokens,
+    possible_request,
     optional_tokens,
     st.sampled_from(["status", "stream"]),
 )

@@ -14,6 +14,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.providers.anthropic.cache_control import MAX_BREAKPOINTS
+from holdfast.providers.registry import get_api_dialect
 from holdfast.providers.requests.parsed_request import measure_parsed_request, parse_request
 from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.state.plan import PlanOptions
@@ -151,6 +152,16 @@ def test_render_request_sets_max_tokens_in_place():
         "messages": [],
         "max_completion_tokens": 7,
     }
+
+
+def test_output_limit_of_ours_has_the_providers_name():
+    """A limit that we write where the body has none has the name that its provider knows; the body's own name stays."""
+    dialect = get_api_dialect("openai-chat", "mistral-large-latest", "mistral")
+    options = PlanOptions(max_tokens=7, max_tokens_field=dialect.max_tokens_field)
+    bare = parse_request(b'{"model":"mistral-large-latest","messages":[]}', "openai-chat")
+    assert render_request(bare, (), options) == b'{"model":"mistral-large-latest","messages":[],"max_tokens":7}'
+    chat = parse_request(CHAT)
+    assert b'"max_completion_tokens":7}' in render_request(chat, chat.messages, options)
 
 
 def test_render_request_translates_a_message_of_another_api():

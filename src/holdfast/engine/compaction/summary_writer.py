@@ -178,7 +178,7 @@ class SummaryWriter(Struct, frozen=True):
             model,
             sized_messages,
             setup_fields=fields,
-            options=PlanOptions(max_tokens=output),
+            options=PlanOptions(max_tokens=output, max_tokens_field=self.target.dialect.max_tokens_field),
         )
         return UpstreamRequest(
             spec.api,

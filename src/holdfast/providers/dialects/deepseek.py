@@ -51,6 +51,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         ),
     ]
     dialect_changes: dict[str, Any] = {
+        "max_tokens_field": "max_tokens",  # the only limit in its reference
         "reasoning_fields": ("reasoning_content",),
         "allows_empty_reasoning": True,
         # "Told from the bytes, not the declared type" (guide to vision, via opencode#47965).

@@ -53,7 +53,11 @@ def _build_chat_rules(model: str) -> ProviderRules:
         ]
     return ProviderRules(
         requirements=tuple(requirements),
-        dialect_changes={"must_start_with_user": True, "reasoning_fields": ("reasoning_content",)},
+        dialect_changes={
+            "max_tokens_field": "max_tokens",  # the only limit in its reference
+            "must_start_with_user": True,
+            "reasoning_fields": ("reasoning_content",),
+        },
         skipped_rules=frozenset({"tool-schema", "stop", "images", "one-limit"}),
     )
 

@@ -101,6 +101,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=(*_REQUIREMENTS, _build_effort_requirement(model)),
         dialect_changes={
+            "max_tokens_field": "max_tokens",  # it has no max_completion_tokens
             "must_start_with_user": True,
             "must_end_with_user": True,
             "system_position": "first",

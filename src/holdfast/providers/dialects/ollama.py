@@ -45,6 +45,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             NoNullContent(source=f"{_SOURCE}: 'invalid message content type: <nil>'"),
         ),
         dialect_changes={
+            "max_tokens_field": "max_tokens",  # it ignores max_completion_tokens
             "reasoning_fields": ("reasoning",),
             "arguments_are_objects": True,
             "allows_media_urls": False,

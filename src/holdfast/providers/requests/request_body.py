@@ -292,7 +292,7 @@ def _build_max_tokens_field(parsed_request: ParsedRequest, options: PlanOptions)
     max_tokens = max(options.max_tokens, parsed_request.min_output_tokens)
     if max_tokens == parsed_request.requested_max_tokens:
         return {}
-    path = _choose_max_tokens_path(parsed_request)
+    path = _choose_max_tokens_path(parsed_request, options.max_tokens_field)
     number = str(max_tokens).encode()
     if len(path) == 1:
         return {path[0]: number}
@@ -307,10 +307,11 @@ def _build_max_tokens_field(parsed_request: ParsedRequest, options: PlanOptions)
     }
 
 
-def _choose_max_tokens_path(parsed_request: ParsedRequest) -> FieldPath:
+def _choose_max_tokens_path(parsed_request: ParsedRequest, default_field: str) -> FieldPath:
     """Return where to write the output limit: where the body has one, else in an object that it has, else by default.
 
-    Chat has two names for the limit and refuses a body that uses both.
+    Chat has two names for the limit and refuses a body that uses both. Some of its providers know only the older one,
+    so ``default_field`` may name it.
     """
     paths = API_SPECS[parsed_request.api].max_tokens_paths
     for path in paths:
@@ -319,7 +320,7 @@ def _choose_max_tokens_path(parsed_request: ParsedRequest) -> FieldPath:
     for path in paths:
         if path[0] in parsed_request.fields:
             return path
-    return paths[0]
+    return (default_field,) if default_field else paths[0]
 
 
 def _join_list_elements(
