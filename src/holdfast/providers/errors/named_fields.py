@@ -148,6 +148,9 @@ def _parse_json(value: Any) -> Any:
 _QUOTE = r"[\"'`\u2018\u2019\u201c\u201d\[\]()]{0,2}"
 _NAME = r"[#A-Za-z_$][\w$.\[\]*/#-]{0,199}?"
 _QUOTED_NAME = rf"{_QUOTE}(?P<field>{_NAME}){_QUOTE}"
+_FREE_NAME = rf"(?<![\w$.\[\]*/#-]){_QUOTED_NAME}"
+"""A name that no fixed words come before. It begins where no other name goes on: trying each of its characters as the
+beginning would take time with the square of its length."""
 _END = r"(?![\w$\[\]/*-]|\.\w)"
 """What may not follow a name: more of it."""
 
@@ -181,7 +184,7 @@ _REFUSED_PATTERNS = tuple(
         ),
         rf"\bparameter:? {_QUOTED_NAME}{_END} is (?:not supported|unsupported|not allowed|not permitted)",
         # Anthropic 4.5 and 4.6: "`temperature` and `top_p` cannot both be specified for this model." The second goes.
-        rf"{_QUOTE}\w+{_QUOTE} and {_QUOTED_NAME}{_END} cannot both be specified",
+        rf"(?<!\w)\w{{1,200}}{_QUOTE} and {_QUOTED_NAME}{_END} cannot both be specified",
         # JSON Schema validators: "Additional properties are not allowed ('x' was unexpected)".
         rf"\badditional properties are not allowed {_QUOTED_NAME}{_END} was unexpected",
     )
@@ -202,7 +205,7 @@ _GOOGLE_REFUSED = re.compile(
 _RENAMED = re.compile(
     # OpenAI and Azure: "Unsupported parameter: 'max_tokens' is not supported with this model. Use
     # 'max_completion_tokens' instead."
-    rf"{_QUOTED_NAME}{_END} is not supported with this model\. use {_QUOTE}(?P<other>\w+){_QUOTE} instead",
+    rf"{_FREE_NAME}{_END} is not supported with this model\. use {_QUOTE}(?P<other>\w+){_QUOTE} instead",
     re.IGNORECASE,
 )
 _MISSING_PATTERNS = tuple(
@@ -214,12 +217,12 @@ _MISSING_PATTERNS = tuple(
         rf"(?:^|[\s:,;]){_QUOTED_NAME}{_END}: field required",
         # DeepSeek: "The `reasoning_content` in the thinking mode must be passed back to the API." (waveterm#3266)
         rf"\bthe {_QUOTED_NAME}{_END} (?:in the thinking mode )?must be passed back",
-        rf"\b{_QUOTED_NAME}{_END} is (?:a )?required (?:parameter|field|property)",
+        rf"{_FREE_NAME}{_END} is (?:a )?required (?:parameter|field|property)",
     )
 )
 _MISSING_IN_CALLS = re.compile(
     # Kimi: "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"
-    rf"\b{_QUOTED_NAME}{_END} is missing in (?P<role>assistant) tool call message",
+    rf"{_FREE_NAME}{_END} is missing in (?P<role>assistant) tool call message",
     re.IGNORECASE,
 )
 _EMPTY_PARAMETERS = re.compile(r"function parameters is empty", re.IGNORECASE)
