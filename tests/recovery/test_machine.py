@@ -337,12 +337,30 @@ def test_signatures_are_not_dropped_without_recovery(settings):
 # -- refusals that name a field ----------------------------------------------------------------------------------------
 
 
+def make_field_refusals(count):
+    """Return refusals that name a different field each."""
+    lessons = [FieldLesson("drop", (f"f{number}",)) for number in range(count)]
+    return [make_refusal("invalid_request", field_lessons=(lesson,)) for lesson in lessons]
+
+
 def test_fields_are_changed_as_often_as_different_ones_are_named():
-    """Each refusal that names a field is acted on, up to the bound; then the run stops as for any invalid request."""
-    actions, _ = run_events(*[FIELD_ERROR] * (MAX_FIELD_CHANGES + 1))
-    assert actions[:-1] == [ChangeFields(FIELD_ERROR.field_lessons)] * MAX_FIELD_CHANGES
+    """A new field is changed, up to the bound; then the run stops as for any invalid request."""
+    refusals = make_field_refusals(MAX_FIELD_CHANGES + 1)
+    actions, _ = run_events(*refusals)
+    assert actions[:-1] == [ChangeFields(refusal.field_lessons) for refusal in refusals[:-1]]
     assert isinstance(actions[-1], Stop)
     assert actions[-1].rule == "permanent"
+
+
+def test_a_field_is_changed_once_and_a_limit_only_lowered():
+    """A field that is named again was misread, or cannot be made right; a cap may be followed by a lower one."""
+    assert list_actions(FIELD_ERROR, FIELD_ERROR) == ["ChangeFields", "Stop"]
+    caps = [FieldLesson("cap", ("max_tokens",), limit=limit) for limit in (9_000, 5_000, 5_000)]
+    refusals = [make_refusal("invalid_request", field_lessons=(cap,)) for cap in caps]
+    assert list_actions(*refusals) == ["ChangeFields", "ChangeFields", "Stop"]
+    renames = [FieldLesson("rename", (name,), value=other) for name, other in (("a", "b"), ("b", "a"), ("a", "b"))]
+    refusals = [make_refusal("invalid_request", field_lessons=(rename,)) for rename in renames]
+    assert list_actions(*refusals) == ["ChangeFields", "ChangeFields", "Stop"]
 
 
 def test_a_field_is_changed_before_an_unknown_error_is_waited_out():
@@ -384,7 +402,7 @@ def test_compute_max_requests_is_reached_exactly():
     events = [
         *[BUSY] * 8,
         SIGNATURE_ERROR,
-        *[FIELD_ERROR] * MAX_FIELD_CHANGES,
+        *make_field_refusals(MAX_FIELD_CHANGES),
         make_refusal("input_plus_output"),
         *[TOO_LARGE] * 5,
     ]

@@ -25,7 +25,7 @@ from holdfast.planning.settings import Settings
 from holdfast.recovery.retry import compute_retry_delay
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import TRANSIENT_ERROR_KINDS
-from holdfast.state.field_lessons import FieldLesson
+from holdfast.state.field_lessons import FieldLesson, find_new_lessons
 
 RecoveryStep: TypeAlias = Literal["output", "compact", "truncate", "media", "fallback"]
 """Ways to make a request smaller: less output asked for, a compaction, truncated results, no media, the smallest
@@ -58,9 +58,12 @@ SUMMARY_TOO_LARGE_MESSAGES: dict[str, str] = {
 own request was too large, with the user's newest message kept beside it, or without one.
 """
 SAME_REQUEST_REASON = "the same request would be refused again"
-MAX_FIELD_CHANGES = 6
-"""Refusals of one run that may name a field each. Most servers name the first wrong field only, so a client of another
-API needs several; one that needs more is not of this API. Chosen by judgement."""
+MAX_FIELD_CHANGES = 20
+"""Refusals of one run that may name a field each, one that no refusal of the run named before.
+
+Most servers name the first wrong field only, so a client of another API needs one request for each. Chat Completions
+has about 35 options, of which clients send fewer than 20. Chosen by judgement.
+"""
 CONTEXT_OVERFLOW_KIND = "context_overflow"
 """Kind of every stop after an overflow."""
 StopRule: TypeAlias = Literal[
@@ -168,7 +171,7 @@ class RecoveryState(Struct, frozen=True):
     has_compacted: bool = False
     """Whether a compaction was made since the last answer."""
     changed_fields: tuple[FieldLesson, ...] = ()
-    """The lessons about fields that were acted on since the run began, as the runner recorded them."""
+    """The lessons about fields that were acted on since the run began."""
     stop: Stop | None = None
 
 
@@ -244,8 +247,11 @@ def decide_next_action(state: RecoveryState, event: RecoveryEvent) -> tuple[Reco
     if event.is_signature_error:
         return _drop_signatures_or_stop(state, event)
     # Before the wait for a passing error: an unknown error that names a field does not pass.
-    if event.field_lessons and state.field_changes:
-        return replace(state, field_changes=state.field_changes - 1), ChangeFields(event.field_lessons)
+    new_lessons = find_new_lessons(event.field_lessons, state.changed_fields)
+    if new_lessons and state.field_changes:
+        changed_fields = (*state.changed_fields, *new_lessons)
+        next_state = replace(state, field_changes=state.field_changes - 1, changed_fields=changed_fields)
+        return next_state, ChangeFields(new_lessons)
     if is_transient_refusal(event):
         return _retry_or_stop(state, event)
     if not event.is_overflow and event.kind not in FIRST_STEP_BY_KIND:

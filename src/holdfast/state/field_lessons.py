@@ -17,8 +17,8 @@ FieldAction: TypeAlias = Literal["drop", "fill", "cap", "rename", "beta"]
 name in ``value`` · ask without the beta feature ``value``."""
 ANY_ELEMENT = "*"
 """A step of a path that stands for every element of a list."""
-MAX_FIELD_LESSONS = 32
-"""Lessons that are kept for one model; the oldest go first. A server that refuses more fields speaks another API."""
+MAX_FIELD_LESSONS = 64
+"""Lessons that are kept for one model; the oldest go first. More than a body of any of the four APIs has options."""
 
 
 class FieldLesson(Struct, frozen=True, omit_defaults=True):
@@ -45,14 +45,30 @@ class FieldLesson(Struct, frozen=True, omit_defaults=True):
             return self.value
         return ".".join(self.path).replace(f".{ANY_ELEMENT}", "[]")
 
-    def is_about_same_field(self, other: FieldLesson) -> bool:
-        """Return whether both lessons change the same field of requests to the same server."""
-        return (self.server, self._get_subject()) == (other.server, other._get_subject())
-
-    def _get_subject(self) -> tuple[object, ...]:
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """What the lesson is about at its server: a beta, or a field in elements of certain kinds."""
         if self.action == "beta":
             return ("beta", self.value)
         return (self.path, self.element_kinds)
+
+    def is_about_same_field(self, other: FieldLesson) -> bool:
+        """Return whether both lessons change the same field of requests to the same server."""
+        return (self.server, self.subject) == (other.server, other.subject)
+
+
+def find_new_lessons(lessons: Iterable[FieldLesson], tried: Iterable[FieldLesson]) -> tuple[FieldLesson, ...]:
+    """Return those of ``lessons`` that are about none of the fields of ``tried``, or lower one of these further.
+
+    A server that refuses a field in two ways cannot be satisfied by changing that field.
+    """
+    tried_limits = {lesson.subject: lesson.limit for lesson in tried}
+    new_lessons = []
+    for lesson in lessons:
+        is_lower_cap = lesson.action == "cap" and lesson.limit < tried_limits.get(lesson.subject, 0)
+        if lesson.subject not in tried_limits or is_lower_cap:
+            new_lessons.append(lesson)
+    return tuple(new_lessons)
 
 
 def add_field_lessons(known: Iterable[FieldLesson], new: Iterable[FieldLesson]) -> tuple[FieldLesson, ...]:

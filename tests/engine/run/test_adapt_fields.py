@@ -13,6 +13,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.field_memory import FIELD_LESSON_HOURS, MAX_SERVERS, FieldMemory
 from holdfast.errors import UpstreamError
 from holdfast.planning.pipeline import Policy
+from holdfast.recovery.machine import MAX_FIELD_CHANGES
 from holdfast.state.entries import NOTE_FIELDS, NoteEntry
 from holdfast.state.field_lessons import MAX_FIELD_LESSONS, FieldLesson, add_field_lessons
 from holdfast.store.memory import MemoryStore
@@ -121,15 +122,36 @@ def test_missing_reasoning_is_filled_where_it_is_wanted(words):
         assert body["messages"][1]["tool_calls"] == [CALL]
 
 
-def test_several_fields_are_left_out_one_after_the_other():
-    """A server names one wrong field at a time, and each is acted on."""
-    names = ("store", "metadata", "seed", "user")
+OPTIONS = ["store", "metadata", "seed", "user", *[f"option_{number}" for number in range(40)]]
+
+
+@pytest.mark.parametrize("count", [4, 7, 12, MAX_FIELD_CHANGES])
+def test_several_fields_are_left_out_one_after_the_other(count):
+    """A server names one wrong field at a time, and each is acted on; the next request needs no refusal."""
+    names = OPTIONS[:count]
     server = Server(*[FieldFault("refuses", name) for name in names])
     scenario = Scenario(server)
-    scenario.run({**dict.fromkeys(names[1:], None), "store": False, "messages": [USER]})
-    assert len(server.sent) == 1 + len(names)
+    body = {**dict.fromkeys(names), "messages": [USER]}
+    scenario.run(body)
+    assert len(server.sent) == 1 + count
     assert server.bodies[-1].keys() == {"model", "messages"}
-    assert len(scenario.notices) == len(names)
+    assert len(scenario.notices) == count
+    scenario.run({**body, "messages": [USER, ANSWER, USER]})
+    assert len(server.sent) == 2 + count
+
+
+def test_fields_beyond_the_bound_are_left_out_by_the_next_request():
+    """A request gives up at the bound, but what it learned stays, so that the next one gets to the end."""
+    names = OPTIONS[: MAX_FIELD_CHANGES + 5]
+    server = Server(*[FieldFault("refuses", name) for name in names])
+    scenario = Scenario(server)
+    body = {**dict.fromkeys(names), "messages": [USER]}
+    with pytest.raises(UpstreamError):
+        scenario.run(body)
+    assert len(server.sent) == 1 + MAX_FIELD_CHANGES
+    scenario.run(body)
+    assert len(server.sent) == 1 + len(names) + 1
+    assert server.bodies[-1].keys() == {"model", "messages"}
 
 
 def test_lesson_holds_after_a_restart_and_in_a_fork():
@@ -181,16 +203,32 @@ def test_lesson_is_forgotten_after_a_while():
     assert ["store" in sent for sent in scenario.server.bodies] == [True]
 
 
-def test_changes_that_did_not_help_are_taken_back():
-    """If the request is refused for its form all the same, the log does not leave the field out for ever."""
+def test_change_that_did_not_help_is_taken_back():
+    """If the server names the field again, the log does not leave it out for ever; the other changes stay."""
+    refuses_store = FieldFault("refuses", "store")
+    server = Server(refuses_store, FieldFault("refuses", "seed"), FieldFault("wants", "store"))
+    scenario = Scenario(server)
+    with pytest.raises(UpstreamError):
+        scenario.run({"store": False, "seed": 1, "messages": [USER]})
+    assert len(server.sent) == 3
+    assert "`store`" in scenario.notices[-1]
+    assert "taken back" in scenario.notices[-1]
+    scenario.server = Server()
+    scenario.run({"store": False, "seed": 1, "messages": [USER]})
+    assert "store" in scenario.server.bodies[-1]
+    assert "seed" not in scenario.server.bodies[-1]
+
+
+def test_lessons_stay_if_the_request_fails_for_another_reason():
+    """A refusal of something else proves nothing about the fields that were left out before."""
     server = Server(FieldFault("refuses", "store"), FieldFault("refuses", "messages.*.role"))
     scenario = Scenario(server)
     with pytest.raises(UpstreamError):
         scenario.run({"store": False, "messages": [USER]})
-    assert "taken back" in scenario.notices[-1]
+    assert len(scenario.notices) == 1
     scenario.server = Server()
     scenario.run({"store": False, "messages": [USER]})
-    assert "store" in scenario.server.bodies[-1]
+    assert "store" not in scenario.server.bodies[-1]
 
 
 @pytest.mark.parametrize("field", ["model", "messages", "tools", "messages.*.content", "messages.*.role"])

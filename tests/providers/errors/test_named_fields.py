@@ -171,6 +171,12 @@ def test_find_named_fields_reads_betas_and_new_names():
     assert list_fields(text) == [("renamed", "max_tokens", "max_completion_tokens")]
 
 
+@pytest.mark.parametrize("text", ["# is not supported with this model. Use 'x' instead", "Unknown parameter: '#'."])
+def test_read_named_fields_reads_no_field_where_the_body_as_a_whole_is_named(text):
+    """A name that leads nowhere is no field."""
+    assert list(read_named_fields(text)) == []
+
+
 @given(st.text(max_size=300))
 def test_read_named_fields_reads_any_text(text):
     """Whatever an error says, reading it ends, and every field has a path or a name."""

@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.providers.errors.named_fields import NamedField, read_named_fields
-from holdfast.providers.requests.field_lessons import apply_field_lessons, make_field_lessons, remove_betas
+from holdfast.providers.requests.field_lessons import (
+    apply_field_lessons,
+    find_wrong_lessons,
+    make_field_lessons,
+    remove_betas,
+)
 from holdfast.state.field_lessons import FieldLesson
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"store":1}'}}
@@ -163,6 +168,25 @@ def test_make_field_lessons_reads_betas_of_headers_and_body():
     assert (adapted["anthropic_beta"], remove_betas("a-1,c-3", lessons)) == (["b-2"], "c-3")
     adapted, lessons = adapt("invalid beta flag", body, ("a-1", "c-3"))
     assert ("anthropic_beta" in adapted, remove_betas("a-1, c-3", lessons)) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("lesson", "text", "is_wrong"),
+    [
+        (FieldLesson("drop", ("store",)), "Missing required parameter: 'store'.", True),
+        (FieldLesson("drop", ("store",)), "Unknown parameter: 'seed'.", False),
+        (FieldLesson("drop", ("reasoning", "effort")), "Model x does not support parameter reasoningEffort.", True),
+        (FieldLesson("drop", ("messages", "*", "name")), "Unknown parameter: 'messages[3].name'.", True),
+        (FieldLesson("cap", ("max_tokens",), limit=9), "Range of max_tokens should be [1, 4096]", True),
+        (FieldLesson("rename", ("max_tokens",), value="b"), "Unknown parameter: 'b'.", True),
+        (FieldLesson("beta", value="b-1"), "invalid beta flag", True),
+        (FieldLesson("beta", value="b-1"), "Unexpected value(s) `b-2` for the `anthropic-beta` header", False),
+        (FieldLesson("beta", value="b-1"), "Unknown parameter: 'store'.", False),
+    ],
+)
+def test_find_wrong_lessons_finds_those_whose_field_is_named_again(lesson, text, is_wrong):
+    """A lesson is wrong if its field is refused although it was applied, whatever is said about it."""
+    assert find_wrong_lessons(read_named_fields(text), [lesson]) == ((lesson,) if is_wrong else ())
 
 
 def test_apply_field_lessons_keeps_all_other_bytes():

@@ -14,9 +14,13 @@ from holdfast import events
 from holdfast.engine.field_memory import FIELD_LESSON_HOURS, is_lesson_in_force
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import BETA_HEADER, Upstream, UpstreamRequest, get_server_name, list_betas
-from holdfast.providers.errors.named_fields import find_named_fields
-from holdfast.providers.errors.report import ErrorReport, Verdict
-from holdfast.providers.requests.field_lessons import apply_field_lessons, make_field_lessons, remove_betas
+from holdfast.providers.errors.named_fields import NamedField
+from holdfast.providers.requests.field_lessons import (
+    apply_field_lessons,
+    find_wrong_lessons,
+    make_field_lessons,
+    remove_betas,
+)
 from holdfast.state.field_lessons import (
     FieldLesson,
     add_field_lessons,
@@ -28,19 +32,16 @@ from holdfast.state.target import Target
 
 FIELD_RULE = "field"
 """Rule of the notices about fields that a server refused."""
-_FORGOTTEN_NOTICE = (
-    "the request is refused without the changes to its fields too, so they are taken back: run `holdfast lint` on it"
-)
+_FORGOTTEN_NOTICE = "the server refuses the change too, so it is taken back: run `holdfast lint` on the request"
 
 
 def find_field_lessons(
-    report: ErrorReport, verdict: Verdict, upstream: Upstream, upstream_request: UpstreamRequest
+    named_fields: Sequence[NamedField], upstream: Upstream, upstream_request: UpstreamRequest
 ) -> tuple[FieldLesson, ...]:
     """Return what to do about the fields that a refusal of ``upstream_request`` names.
 
     Only what would change the request: a field that was left out already is not left out again.
     """
-    named_fields = find_named_fields(report, verdict.kind, verdict.output_cap)
     if not named_fields:
         return ()
     asked = _list_asked_betas(upstream, upstream_request)
@@ -82,30 +83,32 @@ async def apply_known_lessons(
 
 async def learn_field_lessons(
     runtime: SessionRuntime, target: Target, upstream: Upstream, lessons: Sequence[FieldLesson], failure_text: str
-) -> tuple[FieldLesson, ...]:
-    """Record and announce ``lessons``; return them as recorded, with their server and time."""
+) -> None:
+    """Record and announce ``lessons``."""
     server = get_server_name(upstream)
     stamped_lessons = stamp_field_lessons(lessons, server, runtime.resources.clock())
     await _record_lessons(runtime, stamped_lessons)
     runtime.resources.field_memory.add(server, target.api, target.model, stamped_lessons)
     _emit_lessons(runtime, target, stamped_lessons, failure_text)
-    return stamped_lessons
 
 
-async def forget_field_lessons(runtime: SessionRuntime, target: Target, lessons: Sequence[FieldLesson]) -> None:
-    """Take back ``lessons`` that did not help: the refusals are about something else."""
-    if not lessons:
+async def forget_wrong_lessons(
+    runtime: SessionRuntime, target: Target, upstream: Upstream, named_fields: Sequence[NamedField]
+) -> None:
+    """Take back the lessons about ``named_fields``: the server refuses these fields all the same."""
+    server, journal = get_server_name(upstream), runtime.journal
+    wrong_lessons = find_wrong_lessons(named_fields, _select_own_lessons(runtime, server, runtime.resources.clock()))
+    if not wrong_lessons:
         return
-    for lesson in lessons:
-        runtime.resources.field_memory.remove(lesson.server, target.api, target.model, (lesson,))
-    journal = runtime.journal
+    runtime.resources.field_memory.remove(server, target.api, target.model, wrong_lessons)
 
     def record_remaining() -> None:
         known = journal.state.usage.learned_limits.field_lessons
-        journal.record_field_lessons(remove_field_lessons(known, lessons))
+        journal.record_field_lessons(remove_field_lessons(known, wrong_lessons))
 
     await runtime.resources.run_in_worker(record_remaining)
-    runtime.emit_event(events.NoticeGiven(runtime.key, FIELD_RULE, _FORGOTTEN_NOTICE))
+    places = ", ".join([f"`{lesson.place}`" for lesson in wrong_lessons])
+    runtime.emit_event(events.NoticeGiven(runtime.key, FIELD_RULE, f"{places}: {_FORGOTTEN_NOTICE}"))
 
 
 def _select_own_lessons(runtime: SessionRuntime, server: str, now: int) -> tuple[FieldLesson, ...]:

@@ -28,6 +28,7 @@ from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.common.sse import StreamEvent
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.container_errors import is_container_error
+from holdfast.providers.errors.named_fields import NamedField, find_named_fields
 from holdfast.providers.errors.refused_media import find_refused_media
 from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.signature_errors import is_signature_error
@@ -117,6 +118,8 @@ class Attempt:
         """Sources of the media that the provider cannot read: none if it names none, None if that is no reason."""
         self.expired_container = ""
         """Id of the container in the request if the refusal says that it is gone; empty otherwise."""
+        self.named_fields: tuple[NamedField, ...] = ()
+        """The fields that the refusal names."""
         self._field_lessons: tuple[FieldLesson, ...] = ()
         self._provider_token_count: int | None = None
         """The token count in the provider's error, also where the verdict drops it as impossible."""
@@ -322,7 +325,8 @@ class Attempt:
                 elif self.expired_container:
                     self.verdict = replace(self.verdict, kind="invalid_request")
                 else:
-                    self._field_lessons = find_field_lessons(report, self.verdict, self._upstream, self._request)
+                    self.named_fields = find_named_fields(report, self.verdict.kind, self.verdict.output_cap)
+                    self._field_lessons = find_field_lessons(self.named_fields, self._upstream, self._request)
             self.failure_text = describe_error_report(report, self.verdict)
             self._status = report.status
             return

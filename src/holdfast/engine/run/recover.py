@@ -13,7 +13,7 @@ from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.run import record as recording
-from holdfast.engine.run.adapt_fields import forget_field_lessons, learn_field_lessons
+from holdfast.engine.run.adapt_fields import forget_wrong_lessons, learn_field_lessons
 from holdfast.engine.run.attempt import Attempt, AttemptOutcome
 from holdfast.engine.run.check_request import check_request
 from holdfast.engine.run.decide import decide_next_request, decide_smaller_request
@@ -105,7 +105,7 @@ async def decide_next_attempt(
                 # Nothing smaller can be sent. Ask the same once more and take whatever answer comes.
                 return NextAttempt(template, prepared_request, previous_recovery)
             case Stop():
-                await _undo_failed_recovery(runtime, template, refusal, recovery)
+                await _undo_failed_recovery(runtime, template, attempt)
                 raise make_final_error(runtime, prepared_request, action, attempt)
             case Retry():
                 retry_number = runtime.settings.retry.max_retries - recovery.retries
@@ -148,26 +148,23 @@ async def _change_refused_parts(
     if isinstance(action, DropSignatures):
         unsigned_request = await commit_without_signatures(runtime, template)
         return None if unsigned_request is None else NextAttempt(template, unsigned_request, recovery)
-    lessons = await learn_field_lessons(
-        runtime, template.target, attempt.upstream, action.lessons, attempt.failure_text
-    )
-    recovery = replace(recovery, changed_fields=(*recovery.changed_fields, *lessons))
+    await learn_field_lessons(runtime, template.target, attempt.upstream, action.lessons, attempt.failure_text)
     # The plan stays: the fields are changed in the body as it is sent.
     return NextAttempt(template, prepared_request, recovery)
 
 
-async def _undo_failed_recovery(
-    runtime: SessionRuntime, template: RequestTemplate, refusal: ProviderRefusal, recovery: RecoveryState
-) -> None:
+async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTemplate, attempt: Attempt) -> None:
     """Take back the changes that were meant to satisfy the provider and did not.
 
-    They would otherwise stay in force for the rest of the session, although the refusals are about something else.
+    They would otherwise stay in force for the rest of the session, although the refusals are about something else. A
+    field that the last refusal no longer names was changed for a reason, so that change stays.
     """
+    refusal = attempt.refusal
     await runtime.resources.run_in_worker(runtime.journal.record_accepted_form)
     if refusal.is_signature_error and not template.request_options.observe_only:
         await restore_signatures(runtime)
-    if refusal.kind in _FORM_REFUSALS:
-        await forget_field_lessons(runtime, template.target, recovery.changed_fields)
+    if _may_change_request(runtime, template, refusal):
+        await forget_wrong_lessons(runtime, template.target, attempt.upstream, attempt.named_fields)
 
 
 async def _retry_in_other_form(

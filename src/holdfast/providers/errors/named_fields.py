@@ -99,6 +99,8 @@ def _read_located_error(error: Mapping[str, Any]) -> Iterator[NamedField]:
     path = split_field_path("/".join([str(step) for step in error["loc"]]))
     code = str(error.get("type", ""))
     text = str(error.get("msg", "")).lower()
+    if not path:
+        return
     if code == "extra_forbidden" or "extra inputs are not permitted" in text or "extra fields not permitted" in text:
         yield NamedField("refused", path)
     elif code in {"missing", "value_error.missing"} or text == "field required":
@@ -278,10 +280,10 @@ _GENERIC_STEPS = frozenset({"", "#", "$", "body", "request"})
 
 def read_named_fields(text: str) -> Iterator[NamedField]:
     """Yield the fields that one text of an error names."""
-    yield from _read_betas(text)
-    yield from _read_caps(text)
-    yield from _read_missing(text)
-    yield from _read_refused(text)
+    for named_field in (*_read_betas(text), *_read_caps(text), *_read_missing(text), *_read_refused(text)):
+        # A name such as `#` stands for the body as a whole.
+        if named_field.path or named_field.kind == "beta":
+            yield named_field
 
 
 def _read_missing(text: str) -> Iterator[NamedField]:

@@ -195,6 +195,29 @@ def _make_beta_drops(named_field: NamedField, request: JsonObject, betas: Sequen
             yield FieldLesson("beta", value=beta)
 
 
+def find_wrong_lessons(named_fields: Iterable[NamedField], lessons: Iterable[FieldLesson]) -> tuple[FieldLesson, ...]:
+    """Return those of ``lessons`` that a refusal proves wrong: it names their field although they were applied."""
+    named_fields = tuple(named_fields)
+    wrong_lessons = []
+    for lesson in lessons:
+        if any(_is_about(lesson, named_field) for named_field in named_fields):
+            wrong_lessons.append(lesson)
+    return tuple(wrong_lessons)
+
+
+def _is_about(lesson: FieldLesson, named_field: NamedField) -> bool:
+    """Return whether the refusal's field may be that of ``lesson``; servers name it with more or fewer steps."""
+    if lesson.action == "beta" or named_field.kind == "beta":
+        return lesson.action == named_field.kind and named_field.value in ("", lesson.value)
+    names = [_normalize_name(step) for step in lesson.path if step != ANY_ELEMENT]
+    named = _normalize_name(named_field.path[-1])
+    if lesson.action == "rename" and named == _normalize_name(lesson.value):
+        return True
+    if lesson.action == "cap" and named_field.kind == "capped":
+        return True
+    return named in (names[-1], "".join(names))
+
+
 # -- finding the field -------------------------------------------------------------------------------------------------
 
 
