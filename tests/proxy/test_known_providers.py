@@ -10,7 +10,7 @@ import pytest
 from holdfast.config import load_shipped_catalog
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.fix.request_fields import find_field_fixes
+from holdfast.providers.fix.client_options import find_option_fixes
 from holdfast.testing.provider import Provider, ProviderSettings
 
 USER = {"role": "user", "content": "hi there"}
@@ -100,13 +100,13 @@ def test_proxy_leaves_requests_for_unknown_models_alone(open_client, make_upstre
     assert bodies == [json.dumps(body).encode()]
 
 
-def test_find_field_fixes_changes_only_options_that_a_local_server_is_known_to_refuse():
+def test_find_option_fixes_changes_only_options_that_a_local_server_is_known_to_refuse():
     """Rules of the API's maker say nothing about a server of somebody else; its own rules do."""
     dialect = load_shipped_catalog().get_dialect("openai-chat", "qwen3:8b", trusting=True, provider="ollama")
     fields = parse_body_fields(b'{"model":"qwen3:8b","temperature":9,"reasoning_effort":"ultra","messages":[]}')
-    field_fixes = find_field_fixes("openai-chat", fields, "qwen3:8b", dialect)
-    assert field_fixes.changes == {"reasoning_effort": None}
-    assert [fix.rule for fix in field_fixes.fixes] == ["ollama.field-value"]
+    option_fixes = find_option_fixes("openai-chat", fields, "qwen3:8b", dialect)
+    assert option_fixes.changes == {"reasoning_effort": None}
+    assert [fix.rule for fix in option_fixes.fixes] == ["ollama.field-value"]
 
 
 class _Upstream:

@@ -30,7 +30,7 @@ from holdfast.normalize.normalize_history import normalize_history
 from holdfast.normalize.parts import has_nonblank_content
 from holdfast.providers.anthropic.models import get_claude_traits
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.fix.request_fields import apply_field_fixes, find_field_fixes
+from holdfast.providers.fix.client_options import apply_option_fixes, find_option_fixes
 from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.requests.request_body import build_request_body, render_request
 from holdfast.state.dialect import Dialect
@@ -165,7 +165,7 @@ def build_provider_request(seed: int, provider: str) -> tuple[str, str, bytes] |
         edits = normalize_history(client_messages, dialect, has_system_field=not dialect.has_system_field)
         body = render_request(parsed, apply_normalization(list(parsed.messages), edits))
     fields = parse_body_fields(body)
-    return api, model, apply_field_fixes(body, fields, find_field_fixes(api, fields, model, dialect))
+    return api, model, apply_option_fixes(body, fields, find_option_fixes(api, fields, model, dialect))
 
 
 @cache

@@ -16,13 +16,13 @@ from holdfast.engine.concurrency.engine_owner import EngineOwner
 from holdfast.engine.concurrency.lanes_and_permits import Lanes, Permits
 from holdfast.engine.concurrency.worker import WorkerThread
 from holdfast.engine.environment.environment import Environment
-from holdfast.engine.field_memory import FieldMemory
 from holdfast.engine.hooks import Hooks
+from holdfast.engine.server_lessons import ServerLessons
 from holdfast.engine.upstream.server_windows import ServerWindows
 from holdfast.engine.upstream.upstream import Upstream, get_server_name
 from holdfast.events import Event, EventListener
 from holdfast.providers.dialects.registry import find_provider_by_url
-from holdfast.providers.fix.request_fields import FieldFixes
+from holdfast.providers.fix.client_options import OptionFixes
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 from holdfast.store.tree.tree import get_time_ms, make_entry_ids
@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 # Far more models than anybody uses in turn; the bound is against clients that make up names. Chosen by judgement.
 MAX_CACHED_TARGETS = 256
 """Targets kept, one for each API, model and provider."""
-MAX_FIELD_FIXES = 1_024
+MAX_OPTION_FIXES = 1_024
 """Sets of options whose fixes are kept. Few clients change theirs from request to request. Chosen by judgement."""
 
 
@@ -72,7 +72,7 @@ class EngineResources:
     """Milliseconds since 1970."""
     make_ids: Callable[[int], list[str]] = make_entry_ids
     """Returns so many new entry ids; they must be unique."""
-    field_memory: FieldMemory = field(default_factory=FieldMemory)
+    server_lessons: ServerLessons = field(default_factory=ServerLessons)
     """Fields that servers refused."""
     server_windows: ServerWindows = field(default_factory=ServerWindows)
     """Windows that local servers stated."""
@@ -82,7 +82,7 @@ class EngineResources:
     lanes: Lanes = field(default_factory=Lanes)
     compaction_trackers: WeakSet[CompactionTracker] = field(default_factory=WeakSet)
     """The trackers of all sessions still in use, to be closed with the engine."""
-    field_fixes: dict[bytes, FieldFixes] = field(default_factory=dict)
+    option_fixes: dict[bytes, OptionFixes] = field(default_factory=dict)
     """What was found out about the options of clients, by a digest of these."""
     _targets: dict[tuple[str, str, str], Target] = field(default_factory=dict)
     """Cached targets by API, model and provider."""
@@ -115,11 +115,11 @@ class EngineResources:
         self.window = window
         self._targets = {}  # a new dict: a lookup still running in the worker fills the old one
 
-    def remember_field_fixes(self, key: bytes, field_fixes: FieldFixes) -> None:
-        """Keep ``field_fixes`` for later requests with the same options."""
-        if len(self.field_fixes) >= MAX_FIELD_FIXES:
-            self.field_fixes.clear()
-        self.field_fixes[key] = field_fixes
+    def remember_option_fixes(self, key: bytes, option_fixes: OptionFixes) -> None:
+        """Keep ``option_fixes`` for later requests with the same options."""
+        if len(self.option_fixes) >= MAX_OPTION_FIXES:
+            self.option_fixes.clear()
+        self.option_fixes[key] = option_fixes
 
     def resolve_target(self, api: str, model: str, upstream: Upstream | None = None, body_provider: str = "") -> Target:
         """Return the target for ``model`` on ``api``: the engine's own if it matches, else from the catalog.

@@ -19,7 +19,7 @@ from holdfast.messages.equality import MESSAGE_FIELD_PREFIX, is_message_field
 from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.references import encode_call_arguments
-from holdfast.normalize.media_bytes import (
+from holdfast.normalize.correct_media import (
     MEDIA_BYTES_RULE,
     correct_media,
     explain_media_correction,

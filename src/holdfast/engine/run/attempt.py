@@ -14,8 +14,8 @@ from holdfast import events
 from holdfast.engine.compaction.summarizer import CachedRequest
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
-from holdfast.engine.run.adapt_fields import apply_known_lessons, find_field_lessons
 from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
+from holdfast.engine.run.learn_from_refusal import apply_known_lessons, find_field_lessons
 from holdfast.engine.run.request_target import ask_for_window
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
 from holdfast.engine.session_runtime import SessionRuntime

@@ -16,8 +16,8 @@ from holdfast.errors import InvalidRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
+from holdfast.providers.fix.client_options import HEADER_RULES
 from holdfast.providers.fix.fix_request import fix_request
-from holdfast.providers.fix.request_fields import HEADER_RULES
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.providers.requests.request_body import render_request

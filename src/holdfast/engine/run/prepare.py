@@ -24,7 +24,7 @@ from holdfast.engine.request_template import (
     parse_and_measure_body,
 )
 from holdfast.engine.run.decide import decide_next_request, emit_new_decisions
-from holdfast.engine.run.fix_fields import fix_client_fields
+from holdfast.engine.run.fix_client_options import fix_client_options
 from holdfast.engine.run.request_target import resolve_request_target
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import FormatError
@@ -74,7 +74,7 @@ async def prepare_run(
     """Append the input to the log and return the run with its first request, decided and in the log."""
     if isinstance(parsed_input, ParsedRequest):
         target = _resolve_body_target(runtime, parsed_input, request_options)
-        parsed_body = await fix_client_fields(runtime, parsed_input, target, request_options)
+        parsed_body = await fix_client_options(runtime, parsed_input, target, request_options)
         prepared_run = await runtime.resources.run_in_worker(
             lambda: _prepare_from_body(runtime, parsed_body, request_options)
         )

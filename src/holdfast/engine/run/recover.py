@@ -13,12 +13,12 @@ from holdfast.engine.compaction import compact as compacting
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
 from holdfast.engine.run import record as recording
-from holdfast.engine.run.adapt_fields import forget_wrong_lessons, learn_field_lessons
 from holdfast.engine.run.attempt import Attempt, AttemptOutcome
 from holdfast.engine.run.check_request import check_request
 from holdfast.engine.run.decide import decide_next_request, decide_smaller_request
 from holdfast.engine.run.drop_signatures import drop_signatures, restore_signatures
 from holdfast.engine.run.end_container import end_container
+from holdfast.engine.run.learn_from_refusal import forget_wrong_lessons, learn_field_lessons
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import find_header_version
 from holdfast.errors import ContextOverflow, InvalidRequest, UpstreamError

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.messages.media_bytes import inspect_base64
+from holdfast.messages.inline_data import inspect_base64
 from holdfast.messages.message import Message, collect_media_in_parts, format_part_placeholder, replace_media_with_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolResult
 from holdfast.messages.size.image_size import is_oversized_image
 from holdfast.messages.size.scale_image import can_scale_images, scale_down_image
 from holdfast.messages.size.tokens import estimate_media_tokens, estimate_text_tokens
-from holdfast.normalize.media_bytes import (
+from holdfast.normalize.correct_media import (
     MEDIA_BYTES_RULE,
     explain_media_correction,
     rewrite_media_raw,

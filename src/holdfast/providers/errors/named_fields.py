@@ -1,7 +1,7 @@
 """Read the field that a refusal names: one that the server does not take, misses, or caps.
 
 Only the wording is read here; whether the request has such a field, and what may be done about it, is decided in
-``providers/requests/field_lessons.py``. Sources of the wordings stand at the patterns (read on 2026-11-28).
+``providers/requests/adapt_body.py``. Sources of the wordings stand at the patterns (read on 2026-11-28).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
-from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES
+from holdfast.providers.common.media_faults import COMMON_IMAGE_TYPES
 from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_chat.messages import API_NAME
 from holdfast.state.dialect import Dialect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES
+from holdfast.providers.common.media_faults import COMMON_IMAGE_TYPES
 from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_responses.items import API_NAME
 from holdfast.state.dialect import Dialect

@@ -16,7 +16,7 @@ from holdfast.providers.anthropic.models import (
 )
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView
-from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_media_fault
+from holdfast.providers.common.media_faults import COMMON_IMAGE_TYPES, explain_media_fault
 from holdfast.providers.rules.rule import (
     ANTHROPIC_DOCS,
     PUBLIC_ERRORS,

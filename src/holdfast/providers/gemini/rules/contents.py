@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from holdfast.messages.media_bytes import is_unregistered_image_type, normalize_mime_type
-from holdfast.providers.common.media_bytes import explain_media_fault
+from holdfast.messages.inline_data import is_unregistered_image_type, normalize_mime_type
+from holdfast.providers.common.media_faults import explain_media_fault
 from holdfast.providers.gemini.field_spellings import get_spelled_field
 from holdfast.providers.gemini.models import IMAGE_TYPES
 from holdfast.providers.gemini.rules.request_view import (

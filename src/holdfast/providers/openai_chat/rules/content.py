@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_data_url_fault, explain_media_fault
+from holdfast.providers.common.media_faults import COMMON_IMAGE_TYPES, explain_data_url_fault, explain_media_fault
 from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import (

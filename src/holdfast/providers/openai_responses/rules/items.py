@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from holdfast.providers.common.media_bytes import COMMON_IMAGE_TYPES, explain_data_url_fault
+from holdfast.providers.common.media_faults import COMMON_IMAGE_TYPES, explain_data_url_fault
 from holdfast.providers.openai_responses.rules.request_view import CONTENT_FIELD_BY_KIND, ItemView, ResponsesView
 from holdfast.providers.rules.rule import (
     OPENAI_DOCS,

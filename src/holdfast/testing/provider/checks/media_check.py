@@ -1,6 +1,6 @@
 """Decode inline media as a provider does, and refuse those that are not what the request declares.
 
-The detection is independent of ``messages/media_bytes.py``: what one of them gets wrong, the other shows. Bytes without
+The detection is independent of ``messages/inline_data.py``: what one of them gets wrong, the other shows. Bytes without
 any known signature pass, as tests send short stand-ins for pictures.
 
 Wordings: Anthropic's from llxprt-code#2130 (2026-06), claude-code#5174 (2025-08), claude-code#60920 (2026-05); OpenAI's

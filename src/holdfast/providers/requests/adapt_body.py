@@ -1,4 +1,4 @@
-"""What to do about a field that a refusal named: decide it once against the refused body, apply it to later bodies.
+"""Adapt bodies to what a refusal said of a field: decide it once against the refused body, apply it to later ones.
 
 A field is only changed where the request really has it (or really lacks it), so a wording that was misread changes
 nothing. What a client needs for its work is never left out: the model, the messages and their words, roles and ids, the

@@ -10,7 +10,7 @@ from sample_entries import SAMPLE_KEY
 from holdfast import events
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
-from holdfast.engine.field_memory import FIELD_LESSON_HOURS, MAX_SERVERS, FieldMemory
+from holdfast.engine.server_lessons import FIELD_LESSON_HOURS, MAX_SERVERS, ServerLessons
 from holdfast.errors import UpstreamError
 from holdfast.planning.pipeline import Policy
 from holdfast.recovery.machine import MAX_FIELD_CHANGES
@@ -266,7 +266,7 @@ def test_observed_requests_are_never_changed():
 
 def test_field_memory_is_bounded_and_knows_no_server_without_a_name():
     """The server that was used longest ago is forgotten first."""
-    memory, lesson = FieldMemory(), FieldLesson("drop", ("store",))
+    memory, lesson = ServerLessons(), FieldLesson("drop", ("store",))
     memory.add("", "a", "m", [lesson])
     assert memory.get("", "a", "m") == ()
     for number in range(MAX_SERVERS):

@@ -1,6 +1,6 @@
-"""Fix the fields beside the messages of a request, for a client whose provider is known to refuse one of them.
+"""Fix the options of a client's request, the fields beside its messages, that its provider is known to refuse.
 
-The messages are left out of the check: normalization makes them valid, and checking a long conversation for the sake of
+What nobody knew before a server refused it is learned in ``providers/requests/adapt_body.py``. The messages are left out of the check: normalization makes them valid, and checking a long conversation for the sake of
 its options would cost time with every request. Only rules that are documented, or that people were refused for, count;
 a client that works must not be changed because of a rule from memory.
 """
@@ -31,8 +31,8 @@ HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"}
 """Rules about a header that must come with a field; they prove nothing where the headers are not known."""
 
 
-class FieldFixes(Struct, frozen=True):
-    """What to change in the fields beside the messages."""
+class OptionFixes(Struct, frozen=True):
+    """What to change in the options of a request."""
 
     changes: Mapping[str, bytes | None] = {}
     """New values by field; None removes it."""
@@ -40,17 +40,17 @@ class FieldFixes(Struct, frozen=True):
     """What was wrong, for the user."""
 
 
-NO_FIELD_FIXES = FieldFixes()
+NO_OPTION_FIXES = OptionFixes()
 
 
-def find_field_fixes(
+def find_option_fixes(
     api: str,
     fields: Mapping[str, Raw],
     model: str,
     dialect: Dialect,
     betas: Sequence[str] | None = None,
     version: str = "",
-) -> FieldFixes:
+) -> OptionFixes:
     """Find the changes that make ``fields``, the top level of a body, valid for ``model``; none if they are valid.
 
     The messages among the fields do not matter. ``betas`` are the beta features of the request's headers, or None if
@@ -62,7 +62,7 @@ def find_field_fixes(
     stub = encode_json({**stub_fields, spec.messages_field: [Raw(element) for element in stand_in]})
     errors = _list_certain_errors(stub, api, model, dialect, betas, version)
     if not errors:
-        return NO_FIELD_FIXES
+        return NO_OPTION_FIXES
     context = FixContext(
         spec,
         model,
@@ -74,18 +74,18 @@ def find_field_fixes(
     try:
         new_stub, fixes = _fix_stub(stub, context, errors)
     except FormatError:
-        return NO_FIELD_FIXES
+        return NO_OPTION_FIXES
     broken_rules = {finding.rule for finding in errors}
     if broken_rules & {finding.rule for finding in context.list_errors(new_stub)}:
         # A part of it could not be fixed, so the provider's own words about it help the user more.
-        return NO_FIELD_FIXES
+        return NO_OPTION_FIXES
     new_fields = parse_body_fields(new_stub)
     changes: dict[str, bytes | None] = {}
     for key in {**stub_fields, **new_fields}:
         old, new = stub_fields.get(key), new_fields.get(key)
         if key != spec.messages_field and old != new:
             changes[key] = None if new is None else bytes(new)
-    return FieldFixes(changes, tuple(fix for fix in fixes if fix.rule in broken_rules))
+    return OptionFixes(changes, tuple(fix for fix in fixes if fix.rule in broken_rules))
 
 
 def _fix_stub(stub: bytes, context: FixContext, errors: list[Finding]) -> tuple[bytes, Sequence[RequestFix]]:
@@ -129,10 +129,10 @@ def _list_certain_errors(
     return errors
 
 
-def apply_field_fixes(body: bytes, fields: Mapping[str, Raw], field_fixes: FieldFixes) -> bytes:
+def apply_option_fixes(body: bytes, fields: Mapping[str, Raw], option_fixes: OptionFixes) -> bytes:
     """Return ``body`` with the changes made; the same object if there are none. All other bytes stay."""
-    removed = [key for key, value in field_fixes.changes.items() if value is None]
-    new_values = {key: value for key, value in field_fixes.changes.items() if value is not None}
+    removed = [key for key, value in option_fixes.changes.items() if value is None]
+    new_values = {key: value for key, value in option_fixes.changes.items() if value is not None}
     if removed:
         body = remove_json_fields(body, fields, removed)
     if new_values:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.messages.media_bytes import (
+from holdfast.messages.inline_data import (
     InlineData,
     choose_image_type,
     contradicts_declared_type,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.messages.media_bytes import (
+from holdfast.messages.inline_data import (
     InlineData,
     choose_image_type,
     contradicts_declared_type,

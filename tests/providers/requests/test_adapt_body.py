@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.providers.errors.named_fields import NamedField, read_named_fields
-from holdfast.providers.requests.field_lessons import (
+from holdfast.providers.requests.adapt_body import (
     apply_field_lessons,
     find_wrong_lessons,
     make_field_lessons,

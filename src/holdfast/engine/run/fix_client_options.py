@@ -15,39 +15,39 @@ from holdfast.engine.request_template import RequestOptions
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import find_header_betas, find_header_version
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.fix.request_fields import FieldFixes, apply_field_fixes, find_field_fixes
+from holdfast.providers.fix.client_options import OptionFixes, apply_option_fixes, find_option_fixes
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest, build_parsed_request
 from holdfast.state.target import Target
 
 
-async def fix_client_fields(
+async def fix_client_options(
     runtime: SessionRuntime, parsed_body: ParsedRequest, target: Target, request_options: RequestOptions
 ) -> ParsedRequest:
-    """Return ``parsed_body`` without the fields that its provider refuses; each change is told once a session."""
+    """Return ``parsed_body`` without the options that its provider refuses; each change is told once a session."""
     resources = runtime.resources
     is_unknown_server = target.dialect.keeps_client_content and not target.dialect.provider
     if resources.check_mode != "changed" or request_options.observe_only or is_unknown_server:
         return parsed_body
     upstream = request_options.upstream or resources.upstream
     betas, version = find_header_betas(upstream), find_header_version(upstream)
-    key = _digest_fields(parsed_body, target, betas, version)
-    field_fixes = resources.field_fixes.get(key)
-    if field_fixes is None:
-        field_fixes = await resources.run_in_worker(
-            lambda: find_field_fixes(parsed_body.api, parsed_body.fields, target.model, target.dialect, betas, version)
+    key = _digest_options(parsed_body, target, betas, version)
+    option_fixes = resources.option_fixes.get(key)
+    if option_fixes is None:
+        option_fixes = await resources.run_in_worker(
+            lambda: find_option_fixes(parsed_body.api, parsed_body.fields, target.model, target.dialect, betas, version)
         )
-        resources.remember_field_fixes(key, field_fixes)
-    if not field_fixes.changes:
+        resources.remember_option_fixes(key, option_fixes)
+    if not option_fixes.changes:
         return parsed_body
-    _emit_new_fixes(runtime, field_fixes)
+    _emit_new_fixes(runtime, option_fixes)
     spec = get_api_spec(parsed_body.api)
-    new_body = apply_field_fixes(parsed_body.body, parsed_body.fields, field_fixes)
+    new_body = apply_option_fixes(parsed_body.body, parsed_body.fields, option_fixes)
     fixed_body = build_parsed_request(spec, new_body, parse_body_fields(new_body), parsed_body.messages)
     return replace(fixed_body, measured_setup=fixed_body.setup)
 
 
-def _digest_fields(parsed_body: ParsedRequest, target: Target, betas: Sequence[str] | None, version: str) -> bytes:
+def _digest_options(parsed_body: ParsedRequest, target: Target, betas: Sequence[str] | None, version: str) -> bytes:
     """Return a digest of all that the fixes depend on: API, model, provider, betas, and the fields but the messages."""
     messages_field = get_api_spec(parsed_body.api).messages_field
     origin = f"{parsed_body.api}\0{target.model}\0{target.dialect.provider}\0{betas}\0{version}"
@@ -59,9 +59,9 @@ def _digest_fields(parsed_body: ParsedRequest, target: Target, betas: Sequence[s
     return digest.digest()
 
 
-def _emit_new_fixes(runtime: SessionRuntime, field_fixes: FieldFixes) -> None:
-    for fix in field_fixes.fixes:
-        if (fix.rule, fix.path) not in runtime.told_field_fixes:
-            runtime.told_field_fixes.add((fix.rule, fix.path))
+def _emit_new_fixes(runtime: SessionRuntime, option_fixes: OptionFixes) -> None:
+    for fix in option_fixes.fixes:
+        if (fix.rule, fix.path) not in runtime.told_option_fixes:
+            runtime.told_option_fixes.add((fix.rule, fix.path))
             why = f"{fix.path}: {fix.why}; change the client's settings if it should not send this"
             runtime.emit_event(events.NoticeGiven(runtime.key, fix.rule, why))

@@ -1,4 +1,4 @@
-"""What servers refused in this process, by field: shared by all sessions, so that one refusal is enough for all."""
+"""The lessons of this process about each server: one refusal of a field is enough for all sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SERVERS = 256
 _MemoryKey: TypeAlias = tuple[str, str, str]
 
 
-class FieldMemory:
+class ServerLessons:
     """Lessons by server, API and model."""
 
     def __init__(self) -> None:

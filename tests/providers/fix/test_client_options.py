@@ -7,7 +7,7 @@ import json
 import pytest
 
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.fix.request_fields import apply_field_fixes, find_field_fixes
+from holdfast.providers.fix.client_options import apply_option_fixes, find_option_fixes
 from holdfast.providers.registry import get_api_dialect
 
 MODEL = "claude-opus-5-5"
@@ -20,15 +20,15 @@ def fix_fields(betas):
     """Return the body as it is sent with these betas in its headers."""
     fields = parse_body_fields(BODY)
     dialect = get_api_dialect("anthropic", MODEL)
-    return apply_field_fixes(BODY, fields, find_field_fixes("anthropic", fields, MODEL, dialect, betas))
+    return apply_option_fixes(BODY, fields, find_option_fixes("anthropic", fields, MODEL, dialect, betas))
 
 
 @pytest.mark.parametrize("betas", [(BINDING_BETA,), ("other", BINDING_BETA), None])
-def test_find_field_fixes_keeps_a_field_whose_beta_may_be_in_the_headers(betas):
+def test_find_option_fixes_keeps_a_field_whose_beta_may_be_in_the_headers(betas):
     """A field that needs a beta stays if the headers have the beta, and if nobody knows the headers."""
     assert fix_fields(betas) is BODY
 
 
-def test_find_field_fixes_leaves_out_a_field_whose_beta_is_missing():
+def test_find_option_fixes_leaves_out_a_field_whose_beta_is_missing():
     """A field that needs a beta is left out if the headers are known and lack it."""
     assert json.loads(fix_fields(()))["thinking"] == {"type": "adaptive"}

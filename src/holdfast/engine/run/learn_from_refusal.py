@@ -1,4 +1,4 @@
-"""Act on a refusal that names a field: leave it out, fill it or lower it, in this and all later requests there.
+"""Learn from a refusal that names a field: leave it out, fill it or lower it, in this and all later requests there.
 
 A lesson is in the log of its session, so that it survives a restart and goes along with a fork, and in the memory of
 the process, so that other sessions need no refusal of their own.
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast import events
-from holdfast.engine.field_memory import FIELD_LESSON_HOURS, is_lesson_in_force
+from holdfast.engine.server_lessons import FIELD_LESSON_HOURS, is_lesson_in_force
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import BETA_HEADER, Upstream, UpstreamRequest, get_server_name, list_betas
 from holdfast.providers.errors.named_fields import NamedField
-from holdfast.providers.requests.field_lessons import (
+from holdfast.providers.requests.adapt_body import (
     apply_field_lessons,
     find_wrong_lessons,
     make_field_lessons,
@@ -63,7 +63,7 @@ async def apply_known_lessons(
     server, now = get_server_name(upstream), runtime.resources.clock()
     own_lessons = _select_own_lessons(runtime, server, now)
     shared_lessons = []
-    for lesson in runtime.resources.field_memory.get(server, target.api, target.model):
+    for lesson in runtime.resources.server_lessons.get(server, target.api, target.model):
         is_known = any(lesson.is_about_same_field(own) for own in own_lessons)
         if not is_known and is_lesson_in_force(lesson, server, now):
             shared_lessons.append(lesson)
@@ -88,7 +88,7 @@ async def learn_field_lessons(
     server = get_server_name(upstream)
     stamped_lessons = stamp_field_lessons(lessons, server, runtime.resources.clock())
     await _record_lessons(runtime, stamped_lessons)
-    runtime.resources.field_memory.add(server, target.api, target.model, stamped_lessons)
+    runtime.resources.server_lessons.add(server, target.api, target.model, stamped_lessons)
     _emit_lessons(runtime, target, stamped_lessons, failure_text)
 
 
@@ -100,7 +100,7 @@ async def forget_wrong_lessons(
     wrong_lessons = find_wrong_lessons(named_fields, _select_own_lessons(runtime, server, runtime.resources.clock()))
     if not wrong_lessons:
         return
-    runtime.resources.field_memory.remove(server, target.api, target.model, wrong_lessons)
+    runtime.resources.server_lessons.remove(server, target.api, target.model, wrong_lessons)
 
     def record_remaining() -> None:
         known = journal.state.usage.learned_limits.field_lessons
