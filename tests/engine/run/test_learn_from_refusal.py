@@ -264,7 +264,7 @@ def test_observed_requests_are_never_changed():
     assert len(server.sent) == 1
 
 
-def test_field_memory_is_bounded_and_knows_no_server_without_a_name():
+def test_server_lessons_are_bounded_and_know_no_server_without_a_name():
     """The server that was used longest ago is forgotten first."""
     memory, lesson = ServerLessons(), FieldLesson("drop", ("store",))
     memory.add("", "a", "m", [lesson])
