@@ -1,6 +1,8 @@
 """Fix the options of a client's request, the fields beside its messages, that its provider is known to refuse.
 
-What nobody knew before a server refused it is learned in ``providers/requests/adapt_body.py``. The messages are left out of the check: normalization makes them valid, and checking a long conversation for the sake of
+What nobody knew before a server refused it is learned in ``providers/requests/adapt_body.py``.
+
+The messages are left out of the check: normalization makes them valid, and checking a long conversation for the sake of
 its options would cost time with every request. Only rules that are documented, or that people were refused for, count;
 a client that works must not be changed because of a rule from memory.
 """
