@@ -96,7 +96,7 @@ def test_fix_request_leaves_out_fast_speed_of_opus_4_7():
 
 def test_fix_request_moves_an_output_format():
     """Without its beta, output_format stands in output_config, beside what is there."""
-    answer_format = {"type": "json_schema", "schema": {"type": "object"}}
+    answer_format = {"type": "json_schema", "schema": {"type": "object", "additionalProperties": False}}
     body = build_body(output_format=answer_format, output_config={"effort": "low"})
     result = fix_request(body, API, betas=["context-1m-2025-08-07"])
     assert result.is_valid

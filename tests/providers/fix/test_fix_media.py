@@ -63,3 +63,25 @@ def test_fix_request_scales_oversized_images(width, count):
     assert {max(read_image_size(block["source"]["data"])) for block in images} == {2_000}
     assert len(report) == count
     assert "scaled down to at most 2,000 pixels a side" in report[0]
+
+
+def build_pdf(page_count):
+    """Return a document block with a PDF of so many pages."""
+    kids = b"".join(b"%d 0 obj\n<</Type/Page/Parent 2 0 R>>\nendobj\n" % (number + 3) for number in range(page_count))
+    pdf = b"%%PDF-1.4\n2 0 obj\n<</Type/Pages/Count %d>>\nendobj\n%s" % (page_count, kids)
+    source = {"type": "base64", "media_type": "application/pdf", "data": b64encode(pdf).decode()}
+    return {"type": "document", "title": f"{page_count}.pdf", "source": source}
+
+
+@pytest.mark.parametrize(("page_counts", "kept"), [((60, 30, 20), (30, 20)), ((5, 101), (5,)), ((50, 50), (50, 50))])
+def test_fix_request_replaces_documents_with_too_many_pages(page_counts, kept):
+    """Of PDFs that are too long together the oldest goes, of one that is too long by itself that one; a line stays."""
+    blocks = [build_pdf(count) for count in page_counts]
+    messages = [{"role": "user", "content": [*blocks, {"type": "text", "text": "Compare them."}]}]
+    body = json.dumps({"model": "claude-haiku-4-5", "max_tokens": 9, "messages": messages}).encode()
+    result = fix_request(body, "anthropic")
+    assert result.is_valid, result.findings
+    assert fix_request(result.body, "anthropic").body is result.body
+    content = json.loads(result.body)["messages"][0]["content"]
+    assert [block["title"] for block in content if block["type"] == "document"] == [f"{count}.pdf" for count in kept]
+    assert len(content) == len(blocks) + 1, "a line stands for what is gone"

@@ -145,3 +145,37 @@ def test_fix_request_leaves_a_root_that_is_no_object(api):
     result = fix_request(body, api)
     assert result.body is body
     assert {finding.rule for finding in result.findings} == {f"{api}.tool-schema"}
+
+
+def fix_answer_format(schema):
+    """Return the repaired schema of an answer's format."""
+    answer_format = {"type": "json_schema", "schema": schema}
+    body = json.dumps(
+        {"model": "claude-opus-4-8", "max_tokens": 9, "messages": [HI], "output_config": {"format": answer_format}}
+    )
+    result = fix_request(body.encode(), "anthropic")
+    assert result.is_valid, result.findings
+    assert fix_request(result.body, "anthropic").body is result.body
+    assert "the format of the answer: " in result.fixes[0].why
+    return json.loads(result.body)["output_config"]["format"]["schema"]
+
+
+def test_fix_request_repairs_the_format_of_an_answer():
+    """What structured outputs refuse is said in the description; a list as the answer stays a list."""
+    rating = {"type": "object", "properties": {"stars": {"type": "integer", "maximum": 5}}}
+    fixed = fix_answer_format({"type": "array", "items": rating, "minItems": 3})
+    stars = {"type": "integer", "description": "maximum: 5"}
+    item = {"type": "object", "properties": {"stars": stars}, "additionalProperties": False}
+    assert fixed == {"type": "array", "items": item, "minItems": 1, "description": "minItems: 3"}
+
+
+def test_fix_request_leaves_a_schema_that_contains_itself():
+    """How deep a tree may be is the author's to say; the finding names the reference."""
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
+    schema = {"$ref": "#/$defs/node", "$defs": {"node": node}}
+    body = json.dumps(
+        {"model": "claude-opus-4-8", "max_tokens": 9, "messages": [HI], "output_config": {"format": {"schema": schema}}}
+    )
+    result = fix_request(body.encode(), "anthropic")
+    assert result.body == body.encode()
+    assert "makes the schema contain itself" in result.findings[0].message

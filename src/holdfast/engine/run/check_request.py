@@ -47,7 +47,9 @@ _GEMINI_OPTION_RULES = frozenset({"gemini.server-side-tools", "gemini.thinking-l
 _CLIENT_TOOL_RULES = frozenset(f"{owner}.tool-schema" for owner in (*API_SPECS, *PROVIDER_SPECS))
 """Rules about the schemas of tools."""
 # The headers come from a proxy's client or an SDK and are not known here, so their absence proves nothing.
-_UNCHECKED_RULES = HEADER_RULES | _MODEL_OPTION_RULES | _GEMINI_OPTION_RULES | _CLIENT_TOOL_RULES
+_UNCHECKED_RULES = (
+    HEADER_RULES | _MODEL_OPTION_RULES | _GEMINI_OPTION_RULES | _CLIENT_TOOL_RULES | {"anthropic.advisor-model"}
+)
 """Rules that do not stop a request here."""
 
 # A change that only leaves out what the model refuses, or puts it where it belongs, serves the client better than an

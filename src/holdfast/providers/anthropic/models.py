@@ -21,6 +21,12 @@ SamplingRule: TypeAlias = Literal["any", "one", "default"]
 values."""
 
 
+MAX_IMAGES = 600
+"""Images, and pages of PDFs, in one request (release notes of 2026-03-13)."""
+MAX_IMAGES_SHORT_WINDOW = 100
+"""The same for models with a window of 200,000 tokens."""
+
+
 class ClaudeTraits(Struct, frozen=True):
     """The differences between Claude models. The defaults are for an unknown name."""
 
@@ -31,7 +37,7 @@ class ClaudeTraits(Struct, frozen=True):
     binds_thinking: bool = True
     """Thinking is signed over everything before it ("preserved thinking"), so that an edit of the history invalidates
     it."""
-    max_images: int = 600
+    max_images: int = MAX_IMAGES
     """Images in one request: 100 for a window of 200,000 tokens, 600 otherwise. An unknown name gets the higher number,
     since a wrong guess would drop images that the model accepts."""
     manual_thinking: bool | None = None
@@ -54,12 +60,14 @@ class ClaudeTraits(Struct, frozen=True):
     """Tools of the types ``computer_2…`` are accepted; newer models take ``computer_toolset_20260801``."""
     takes_fast_speed: bool = True
     """``speed`` may be ``fast``: an error on Opus 4.7 since 2026-07-24 (release notes)."""
+    needs_fast_beta: bool = False
+    """``speed`` ``fast`` needs a beta (page on fast mode, 2026-11: Opus 5 and 4.8; not Opus 5.5 and Fable 5.2)."""
 
 
 _TRAITS_UP_TO_4_5 = ClaudeTraits(
     allows_prefill=True,
     binds_thinking=False,
-    max_images=100,
+    max_images=MAX_IMAGES_SHORT_WINDOW,
     manual_thinking=True,
     adaptive_thinking=False,
     can_disable_thinking=True,
@@ -97,6 +105,7 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         can_disable_thinking=True,
         compacts_on_demand=True,
         sampling="default",
+        needs_fast_beta=True,
     ),
     "opus 5.0": ClaudeTraits(
         allows_inline_system=True,
@@ -107,6 +116,7 @@ _CLAUDE_TRAITS: dict[str, ClaudeTraits] = {
         can_disable_at_any_effort=False,
         compacts_on_demand=True,
         sampling="default",
+        needs_fast_beta=True,
     ),
     "opus 5.5": ClaudeTraits(
         allows_inline_system=True,
@@ -194,6 +204,36 @@ _VERSION_FIRST_NAME = re.compile(r"claude-(?:v?[12](?!\d)|instant|3(?!\d))")
 """Matches ``claude-3-5-sonnet-20241022``, ``claude-2.1``."""
 
 
+_RETIRED_MODELS: tuple[tuple[str, str, str], ...] = (
+    (r"claude-opus-4-1(?!\d)", "August 5, 2026", "claude-opus-4-8"),
+    (r"claude-(?:opus-4-(?:0|20250514)|opus-4|4-opus-20250514)\Z", "June 15, 2026", "claude-opus-4-8"),
+    (r"claude-(?:sonnet-4-(?:0|20250514)|sonnet-4|4-sonnet-20250514)\Z", "June 15, 2026", "claude-sonnet-4-6"),
+    (r"claude-3-haiku", "April 20, 2026", "claude-haiku-4-5"),
+    (r"claude-3-5-haiku", "February 19, 2026", "claude-haiku-4-5"),
+    (r"claude-3-7-sonnet", "February 19, 2026", "claude-sonnet-4-6"),
+    (r"claude-3-opus", "January 5, 2026", "claude-opus-4-8"),
+    (r"claude-3-5-sonnet", "October 28, 2025", "claude-sonnet-4-6"),
+)
+"""Patterns of Anthropic's own names, the day of the retirement, and what to use. Release notes and page on model
+deprecations; for Opus 4.1 multidotdev/cli v0.0.135 (2026-09-24) and Metaculus/forecasting-tools#321. Models that retire
+later (Sonnet 4.5 on November 30) still answer."""
+_COMPILED_RETIRED_MODELS = tuple([(re.compile(pattern), day, successor) for pattern, day, successor in _RETIRED_MODELS])
+
+
+def find_retirement(model: str) -> tuple[str, str] | None:
+    """Return the day on which Anthropic retired ``model``, and its successor; None if it did not, or on a cloud.
+
+    Bedrock and Google Cloud, whose names for models are others, retire on days of their own.
+    """
+    name = model.lower()
+    if is_cloud_model(name):
+        return None
+    for pattern, day, successor in _COMPILED_RETIRED_MODELS:
+        if pattern.match(name):
+            return day, successor
+    return None
+
+
 def get_claude_traits(model: str) -> ClaudeTraits | None:
     """Return the traits of Claude model ``model``, or None for an unknown name."""
     name = model.lower()
@@ -226,6 +266,27 @@ def _is_later_claude(model: str) -> bool:
         return False
     _, version = parsed_name
     return version > _LAST_OLD_VERSION and get_claude_traits(model) is None
+
+
+_FAMILY_RANKS = {"haiku": 1, "sonnet": 2, "opus": 3, "fable": 4}
+"""The families, the most capable last."""
+
+
+def can_advise(advisor: str, model: str) -> bool | None:
+    """Return whether ``advisor`` may be the advisor tool's model in a request to ``model``; None for an unknown name.
+
+    An advisor is of a more capable family than the model that asks it, or of the same and no older. Not all that this
+    allows is accepted, but what it forbids is refused: code.claude.com/docs/en/advisor (2026-10: Opus may be advised by
+    Opus of its version or later, Fable by Fable), page on Sonnet 5.5 (not by Sonnet 5), page on Fable 5.2 (by 5.2
+    only); "'claude-opus-4-8' cannot be used as an advisor when the request model is 'claude-fable-5'"
+    (claude-code#67764, 2026-06-12).
+    """
+    advisor_name, model_name = _parse_model_name(advisor.lower()), _parse_model_name(model.lower())
+    if advisor_name is None or model_name is None:
+        return None
+    if advisor_name[0] == model_name[0]:
+        return advisor_name[1] >= model_name[1]
+    return _FAMILY_RANKS[advisor_name[0]] > _FAMILY_RANKS[model_name[0]]
 
 
 FORCED_TOOL_CHOICES = ("any", "tool")
@@ -269,6 +330,11 @@ def find_refused_sampling(fields: Mapping[str, Any], model: str, version: str = 
 
 _BEDROCK_NAME = re.compile(r"(?:^|[./])anthropic\.claude")
 """Matches Bedrock's names (``eu.anthropic.claude-opus-5-5-v1:0``). Bedrock has no compaction on demand."""
+
+
+def is_cloud_model(model: str) -> bool:
+    """Return whether ``model`` is named as on Bedrock or Google Cloud."""
+    return _CLOUD_NAME.search(model.lower()) is not None
 
 
 def is_bedrock_model(model: str) -> bool:
@@ -329,7 +395,7 @@ def build_dialect(model: str, _provider: str = "") -> Dialect:
         system_position="turn" if is_system_inside else "first",
         max_images=model_traits.max_images,
         max_image_pixels=MAX_PIXELS_FEW_IMAGES,
-        max_image_bytes=_MAX_CLOUD_IMAGE_BYTES if _CLOUD_NAME.search(model.lower()) else MAX_IMAGE_BYTES,
+        max_image_bytes=_MAX_CLOUD_IMAGE_BYTES if is_cloud_model(model) else MAX_IMAGE_BYTES,
         large_image_pixels=MAX_PIXELS_MANY_IMAGES,
         max_images_with_large=MAX_LARGE_IMAGES,
         # All three as documented.

@@ -1,4 +1,4 @@
-"""The schemas of tools in the Messages API: ``input_schema``."""
+"""The schemas in a request of the Messages API: ``input_schema`` of a tool, ``schema`` of the answer's format."""
 
 from __future__ import annotations
 
@@ -33,10 +33,43 @@ JSON Schema draft 2020-12" (kintone/mcp-server#553, 2026-08-18, for ``items`` as
 _STRICT_LIMITS = replace(
     TOOL_LIMITS,
     requires_closed_objects=True,
-    refused_keywords=frozenset({"minimum", "maximum", "multipleOf", "minLength", "maxLength"}),
+    refused_keywords=frozenset(
+        {
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
+            "minLength",
+            "maxLength",
+            "maxItems",
+        }
+    ),
+    max_min_items=1,
+    refuses_recursion=True,
 )
 """With ``strict: true`` also what structured outputs refuse (platform.claude.com/docs/en/build-with-claude/
-structured-outputs, copy of 2026-08-21)."""
+structured-outputs, copy of 2026-08-21: numbers, lengths, ``minItems`` other than 0 and 1, recursion). Observed: "For
+'array' type, property 'maxItems' is not supported" (agentjido/req_llm#706, 2026-05-19), exclusive limits
+(BerriAI/litellm#20813, 2026-02-10)."""
+
+_FORMAT_LIMITS = SchemaLimits(
+    "the Messages API",
+    allows_any_root=True,
+    requires_closed_objects=True,
+    refused_keywords=_STRICT_LIMITS.refused_keywords,
+    max_min_items=_STRICT_LIMITS.max_min_items,
+    refuses_recursion=True,
+)
+"""What the format of an answer refuses: the same, but it has no arguments. Observed: "output_config.format.schema: For
+'array' type, 'minItems' values other than 0 or 1 are not supported" (ghostlobster/memorize-everything#93, 2026-05-01),
+"output_format.schema: For 'integer' type, property 'minimum' is not supported" (agentjido/req_llm#302, 2025-12-28),
+"For 'object' type, 'additionalProperties: true' is not supported" (BerriAI/litellm#35808, 2026-08-04)."""
+
+_CALLED_BY_CODE_LIMITS = replace(TOOL_LIMITS, refuses_recursion=True)
+"""A tool that code calls must not contain itself: "Circular $ref" (page on programmatic tool calling, copy of
+2026-08-21)."""
+_CODE_CALLER_PREFIX = "code_execution"
 
 
 def _iter_schemas(body: Mapping[str, Any]) -> Iterator[ToolSchema]:
@@ -48,8 +81,28 @@ def _iter_schemas(body: Mapping[str, Any]) -> Iterator[ToolSchema]:
             and tool.get("type") in (None, "custom")
             and isinstance(tool.get(_SCHEMA_FIELD), dict)
         ):
-            limits = _STRICT_LIMITS if tool.get("strict") is True else TOOL_LIMITS
-            yield ToolSchema(tool.get("name"), ("tools", index), tool, _SCHEMA_FIELD, limits)
+            yield ToolSchema(tool.get("name"), ("tools", index), tool, _SCHEMA_FIELD, _choose_limits(tool))
+    for steps in (("output_config", "format"), ("output_format",)):
+        answer_format = _get_object(body, steps)
+        if isinstance(answer_format.get("schema"), dict):
+            yield ToolSchema("", steps, answer_format, "schema", _FORMAT_LIMITS, "the format of the answer")
+
+
+def _choose_limits(tool: Mapping[str, Any]) -> SchemaLimits:
+    if tool.get("strict") is True:
+        return _STRICT_LIMITS
+    callers = tool.get("allowed_callers")
+    if isinstance(callers, list) and any(str(caller).startswith(_CODE_CALLER_PREFIX) for caller in callers):
+        return _CALLED_BY_CODE_LIMITS
+    return TOOL_LIMITS
+
+
+def _get_object(body: Mapping[str, Any], steps: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return the object under ``steps``, or an empty one."""
+    value: Any = body
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def _repair_tool(tool: ToolSchema) -> RepairedTool:
@@ -58,7 +111,7 @@ def _repair_tool(tool: ToolSchema) -> RepairedTool:
         # An open object cannot be strict; without ``strict`` its schema is accepted as it is.
         repaired = repair_schema(tool.schema, TOOL_LIMITS)
         return RepairedTool({_SCHEMA_FIELD: repaired.schema, "strict": None}, ("strict: left out", *repaired.notes))
-    return RepairedTool({_SCHEMA_FIELD: repaired.schema}, repaired.notes)
+    return RepairedTool({tool.field: repaired.schema}, repaired.notes)
 
 
 TOOL_SCHEMAS = ToolSchemaFormat(_iter_schemas, _repair_tool)

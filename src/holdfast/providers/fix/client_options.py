@@ -29,7 +29,7 @@ from holdfast.state.dialect import Dialect
 _CERTAIN_EVIDENCE: frozenset[RuleEvidence] = frozenset({"documented", "observed"})
 _NO_EVIDENCE: frozenset[RuleEvidence] = frozenset({"recalled"})
 """The evidence of a finding that is of no rule, such as a body that cannot be read."""
-HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta"})
+HEADER_RULES = frozenset({"anthropic.binding-beta", "anthropic.compaction-beta", "anthropic.field-betas"})
 """Rules about a header that must come with a field; they prove nothing where the headers are not known."""
 
 

@@ -380,6 +380,7 @@ _REPLACEMENTS_BY_RULE: Mapping[str, RuleReplacement] = {
     "search-action": RuleReplacement(drop_item, "the item is left out, it has no text"),
     "image-result": RuleReplacement(drop_item, "the item is left out, it has no image"),
     "approval-pair": RuleReplacement(drop_approval, "the approval is left out; a reason for it becomes a user message"),
+    "pdf-pages": RuleReplacement(_replace_document_by_text, "a line of text stands for it"),
     "image-size": RuleReplacement(_replace_image_by_placeholder, "replaced by a line of text", _rank_oversized_image),
     "version-document": RuleReplacement(_replace_document_by_text, "its text, or a line, stands for it"),
     "version-citations": RuleReplacement(lambda _tree, _context, steps: {steps: None}, "left out, the text stays"),

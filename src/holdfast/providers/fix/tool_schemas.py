@@ -12,8 +12,8 @@ from holdfast.providers.common.json.raw_json import decode_json_value, encode_js
 from holdfast.providers.common.schemas.check import find_schema_problems
 from holdfast.providers.common.schemas.limits import RepairedTool, ToolSchema
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
-from holdfast.providers.rules.rule import Finding, format_json_value
-from holdfast.providers.rules.tool_schemas import TOOL_SCHEMA_RULE
+from holdfast.providers.rules.rule import Finding
+from holdfast.providers.rules.tool_schemas import TOOL_SCHEMA_RULE, format_schema_owner
 
 
 def repair_tool_schemas(body: bytes, context: FixContext, errors: Sequence[Finding]) -> tuple[bytes, list[RequestFix]]:
@@ -32,7 +32,7 @@ def repair_tool_schemas(body: bytes, context: FixContext, errors: Sequence[Findi
         repaired = schema_format.repair(tool)
         if repaired.notes:
             changes[tool.holder_steps] = _encode_holder(tree, tool, repaired)
-            why = f"tool {format_json_value(tool.tool_name)}: {'; '.join(repaired.notes)}"
+            why = f"{format_schema_owner(tool)}: {'; '.join(repaired.notes)}"
             fixes.append(RequestFix(rule, why, format_json_path((*tool.steps, *problems[0].steps))))
     if not changes:
         return body, []

@@ -1,10 +1,10 @@
-"""The rule about the schemas of tools, which every API has with limits of its own."""
+"""The rule about the schemas of a request, those of tools above all, which every API has with limits of its own."""
 
 from __future__ import annotations
 
 from holdfast.providers.common.json.json_path import PathSteps, format_json_path
 from holdfast.providers.common.schemas.check import find_schema_problems
-from holdfast.providers.common.schemas.limits import ToolSchemaFormat
+from holdfast.providers.common.schemas.limits import ToolSchema, ToolSchemaFormat
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
 
@@ -20,4 +20,9 @@ def check_tool_schemas(request: RequestView, schema_format: ToolSchemaFormat) ->
         problems = find_schema_problems(tool.schema, tool.limits)
         for problem in problems[:_MAX_PROBLEMS_PER_TOOL]:
             path: PathSteps = (*tool.steps, *problem.steps)
-            yield format_json_path(path), f"tool {format_json_value(tool.tool_name)}: {problem.message}"
+            yield format_json_path(path), f"{format_schema_owner(tool)}: {problem.message}"
+
+
+def format_schema_owner(tool: ToolSchema) -> str:
+    """Return what messages call the owner of a schema: a tool by its name, or the format of the answer."""
+    return tool.label or f"tool {format_json_value(tool.tool_name)}"

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.messages.size.image_size import read_image_size
+from holdfast.messages.size.pdf_pages import count_pdf_pages
 from holdfast.messages.text.counts import format_count
 from holdfast.providers.anthropic.models import (
     MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_IMAGES_SHORT_WINDOW,
     MAX_LARGE_IMAGES,
     MAX_PIXELS_FEW_IMAGES,
     MAX_PIXELS_MANY_IMAGES,
+    is_cloud_model,
     is_strict_version,
 )
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
@@ -27,6 +31,7 @@ from holdfast.providers.rules.rule import (
     get_json_type_name,
 )
 
+_PDF_SOURCE = "release notes of 2026-03-13; 'A maximum of 100 PDF pages may be provided': claude-code#6231, warp#8114"
 _VERSION_SOURCE = "page on migrating to API version 2026-10-21"
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -189,16 +194,40 @@ def _check_version_citations(request: AnthropicView) -> Violations:
                 yield f"{block.path}.content[{index}].citations", problem
 
 
+def _get_max_images(request: AnthropicView) -> int:
+    """Return how many images, and how many pages of PDFs, the request may have: 100 with a window of 200,000 tokens."""
+    if request.claude_traits is None or request.claude_traits.max_images > MAX_IMAGES_SHORT_WINDOW:
+        return MAX_IMAGES
+    # The beta for one million tokens ended on April 30, 2026 (release notes); the clouds have days of their own.
+    is_cloud = is_cloud_model(request.model) or request.body.get("anthropic_version") is not None
+    has_long_window = any(beta.startswith("context-1m") for beta in request.betas or ())
+    return MAX_IMAGES if is_cloud and has_long_window else MAX_IMAGES_SHORT_WINDOW
+
+
 def _check_image_count(request: AnthropicView) -> Violations:
     """There are at most 100 images for models with 200,000 tokens, 600 for others."""
     images = request.blocks.get("image", [])
-    max_images = 600
-    # The limit follows the window, and the beta for one million tokens gives the older models the larger window.
-    has_long_window = any(beta.startswith("context-1m") for beta in request.betas or ())
-    if request.claude_traits is not None and request.claude_traits.max_images == 100 and not has_long_window:
-        max_images = 100
+    max_images = _get_max_images(request)
     if len(images) > max_images:
         yield images[max_images].path, f"{len(images)} images, but {max_images} are allowed; replace the oldest by text"
+
+
+def _check_pdf_pages(request: AnthropicView) -> Violations:
+    """PDFs have at most 100 pages together for models with 200,000 tokens, 600 for others."""
+    pages_by_block: list[tuple[BlockView, int]] = []
+    for block in request.iter_blocks("document"):
+        source = _get_media_source(block)
+        data = source.get("data")
+        if source.get("type") == "base64" and isinstance(data, str) and data:
+            pages_by_block.append((block, count_pdf_pages(data)))
+    max_pages = _get_max_images(request)
+    total = sum(pages for _, pages in pages_by_block)
+    if total <= max_pages:
+        return
+    # One document that is too long by itself is the one to replace, else the oldest.
+    too_long = [block for block, pages in pages_by_block if pages > max_pages]
+    block = too_long[0] if too_long else next(block for block, pages in pages_by_block if pages)
+    yield block.path, f"PDFs of {total} pages, but {max_pages} are allowed; replace this document by text"
 
 
 def _check_image_size(request: AnthropicView) -> Violations:
@@ -252,6 +281,7 @@ BLOCK_RULES: tuple[Rule, ...] = (
         ANTHROPIC_DOCS,
         "100 on models with 200,000 tokens",
     ),
+    Rule("anthropic.pdf-pages", _check_pdf_pages, "observed", _PDF_SOURCE, "100 on models with 200,000 tokens"),
     Rule("anthropic.image-size", _check_image_size, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.image-bytes", _check_image_bytes, "documented", ANTHROPIC_DOCS),
 )

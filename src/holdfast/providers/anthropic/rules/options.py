@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.providers.anthropic.models import FORCED_TOOL_CHOICES, find_refused_sampling, is_bedrock_model
+from holdfast.providers.anthropic.models import (
+    FORCED_TOOL_CHOICES,
+    find_refused_sampling,
+    find_retirement,
+    is_bedrock_model,
+)
 from holdfast.providers.anthropic.rules.block_kinds import THINKING_BLOCK_KINDS, is_paused_turn
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, TurnView
 from holdfast.providers.anthropic.tool_schemas import TOOL_SCHEMAS
@@ -43,11 +48,29 @@ _SAMPLING_SOURCE = "API reference of 2026-09-19 and the page on version 2026-10-
 _DEFERRED_SOURCE = "page on the tool search tool, 2026-08-21; CLIProxyAPI#4561, claude-code#86743"
 _MODEL_PAGES = "pages on what is new in each model, 2026-09-01 to 2026-11-09"
 _RELEASE_NOTES = "release notes of 2026"
+_DEPRECATIONS = "release notes of 2026 and page on model deprecations"
+
+
+_CLOUD_VERSION_PREFIXES = ("bedrock", "vertex")
+"""Beginnings of ``anthropic_version`` on clouds that name the model in the address."""
+
+
+def _names_cloud(request: RequestView) -> bool:
+    """Return whether the body is one for Bedrock or Google Cloud."""
+    return str(request.body.get("anthropic_version")).startswith(_CLOUD_VERSION_PREFIXES)
 
 
 def _check_foreign_fields(request: AnthropicView) -> Violations:
     """The body has no fields of other APIs."""
     return check_foreign_fields(request, _FOREIGN_FIELDS)
+
+
+def _check_retired_model(request: AnthropicView) -> Violations:
+    """The model is one that Anthropic still serves."""
+    retirement = find_retirement(request.model)
+    if retirement is not None and not _names_cloud(request):
+        day, successor = retirement
+        yield "$.model", f"Anthropic retired {request.model} on {day}; use {successor}"
 
 
 # -- limits and sampling -----------------------------------------------------------------------------------------------
@@ -150,7 +173,14 @@ def _check_tool_names(request: AnthropicView) -> Violations:
 
 
 def _is_deferred(tool: Mapping[str, Any]) -> bool:
-    return tool.get("defer_loading") is True
+    """Return whether a tool is deferred, or a toolset with all its members."""
+    if tool.get("defer_loading") is True:
+        return True
+    default_config, configs = tool.get("default_config"), tool.get("configs")
+    if not isinstance(default_config, dict) or default_config.get("defer_loading") is not True:
+        return False
+    members = configs.values() if isinstance(configs, dict) else ()
+    return not any(isinstance(member, dict) and member.get("defer_loading") is False for member in members)
 
 
 def _check_deferred_cache(request: AnthropicView) -> Violations:
@@ -165,8 +195,11 @@ def _check_deferred_cache(request: AnthropicView) -> Violations:
 def _check_deferred_all(request: AnthropicView) -> Violations:
     """At least one tool has no defer_loading."""
     tools = request.list_tools()
-    # The tools of an MCP server are deferred one by one, in its configuration; they are not known here.
-    if tools and all(_is_deferred(tool) for tool in tools) and not request.body.get("mcp_servers"):
+    # The tools of an MCP server without a toolset are not deferred, and of those in a toolset some may not be.
+    toolset_servers = {str(tool.get("mcp_server_name")) for tool in tools if tool.get("type") == "mcp_toolset"}
+    servers = [server for server in request.get_list("mcp_servers") if isinstance(server, dict)]
+    has_other_tools = any(str(server.get("name")) not in toolset_servers for server in servers)
+    if tools and all(_is_deferred(tool) for tool in tools) and not has_other_tools:
         yield "$.tools", f"all {len(tools)} tools have defer_loading; leave it out of the tool search tool"
 
 
@@ -328,12 +361,14 @@ def _check_binding_beta(request: AnthropicView) -> Violations:
 
 
 def _check_tool_schemas(request: AnthropicView) -> Violations:
-    """The JSON Schema of a tool is valid, and has only what the API accepts at its place."""
+    """The JSON Schema of a tool, or of the answer's format, is valid, and has only what the API accepts there."""
     return check_tool_schemas(request, TOOL_SCHEMAS)
 
 
 OPTION_RULES: tuple[Rule, ...] = (
     Rule("anthropic.foreign-field", _check_foreign_fields, "documented", ANTHROPIC_DOCS),
+    # A gateway may send the request to another model.
+    Rule("anthropic.retired", _check_retired_model, "inferred", _DEPRECATIONS, "by name"),
     Rule("anthropic.max-tokens", _check_max_tokens, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.sampling", _check_sampling, "documented", ANTHROPIC_DOCS),
     Rule("anthropic.model-sampling", _check_model_sampling, "documented", _SAMPLING_SOURCE, "by model and version"),
@@ -371,13 +406,9 @@ OPTION_RULES: tuple[Rule, ...] = (
 """The rules about options."""
 
 
-_CLOUD_VERSION_PREFIXES = ("bedrock", "vertex")
-"""Beginnings of ``anthropic_version`` on clouds that name the model in the address."""
-
-
 def _check_required(request: RequestView) -> Violations:
     """A whole request has max_tokens, and a model unless the URL of the cloud names it."""
-    if not str(request.body.get("anthropic_version")).startswith(_CLOUD_VERSION_PREFIXES):
+    if not _names_cloud(request):
         yield from check_model_named(request)
     if request.body.get("max_tokens") is None:
         yield "$.max_tokens", "the request has no max_tokens; add the largest number of tokens that the answer may have"

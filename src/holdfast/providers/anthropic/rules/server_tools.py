@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.providers.anthropic.container import find_pending_runs
+from holdfast.providers.anthropic.models import can_advise
 from holdfast.providers.anthropic.rules.block_kinds import SERVER_CALL_KINDS, SERVER_RESULT_KINDS, get_block_id
 from holdfast.providers.anthropic.rules.request_view import AnthropicView, BlockView, TurnView
 from holdfast.providers.rules.rule import ANTHROPIC_DOCS, PUBLIC_ERRORS, Rule, Violations, format_json_value
 
 _CONTAINER_SOURCE = "page on programmatic tool calling, 2026-08-21; anthropic-sdk-python#1801"
+_ADVISOR_SOURCE = "claude-code#67764, 2026-06-12; pages on the advisor, Sonnet 5.5 and Fable 5.2"
 
 
 def _check_server_pairs(request: AnthropicView) -> Violations:
@@ -122,6 +124,17 @@ def _check_advisor_tool(request: AnthropicView) -> Violations:
         yield block.path, "advisor_tool_result without the advisor tool in tools; keep the tool or drop the result"
 
 
+def _check_advisor_model(request: AnthropicView) -> Violations:
+    """The advisor is at least as capable as the model that it advises."""
+    for index, tool in enumerate(request.get_list("tools")):
+        if not isinstance(tool, dict) or not str(tool.get("type")).startswith("advisor_"):
+            continue
+        advisor = tool.get("model")
+        if isinstance(advisor, str) and can_advise(advisor, request.model) is False:
+            problem = f"{advisor!r} cannot be used as an advisor when the request model is {request.model!r}"
+            yield f"$.tools[{index}].model", f"{problem}; name {request.model} itself or a more capable model"
+
+
 def _check_tool_references(request: AnthropicView) -> Violations:
     """A tool reference names a declared tool; tool_addition and tool_removal have a tool."""
     tools = request.list_tools()
@@ -167,6 +180,7 @@ SERVER_TOOL_RULES: tuple[Rule, ...] = (
     Rule("anthropic.container", _check_container, "documented", _CONTAINER_SOURCE),
     Rule("anthropic.server-pair", _check_server_pairs, "recalled", PUBLIC_ERRORS),
     Rule("anthropic.advisor", _check_advisor_tool, "documented", ANTHROPIC_DOCS),
+    Rule("anthropic.advisor-model", _check_advisor_model, "observed", _ADVISOR_SOURCE),
     Rule("anthropic.tool-reference", _check_tool_references, "documented", ANTHROPIC_DOCS),
 )
 """The rules about tools of the server."""

@@ -90,7 +90,7 @@ class _ProblemSearch(Struct):
         name = root_type.lower() if self.limits.is_protobuf and isinstance(root_type, str) else root_type
         if is_left_out and self.limits.requires_root_type:
             self.add((), "type", "no type at the top level; send type object")
-        elif not is_left_out and name != "object":
+        elif not is_left_out and name != "object" and not self.limits.allows_any_root:
             self.add(("type",), "type", f"type {_show(root_type)} at the top level; send type object")
 
     # -- each schema in it ---------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class _ProblemSearch(Struct):
         if isinstance(value, list) and not limits.allows_type_lists:
             self.add(path, "type", f"type is a list, {_show(value)}; send one type, and nullable for null")
             return
-        if not steps and not isinstance(value, list):
+        if not steps and not isinstance(value, list) and not limits.allows_any_root:
             return  # the root has a check of its own
         for name in names:
             is_text = isinstance(name, str)
@@ -192,6 +192,10 @@ class _ProblemSearch(Struct):
             self._check_enum_texts(node, steps)
         if "object" in types or "properties" in node:
             self._check_object(node, steps)
+        min_items = node.get("minItems")
+        if limits.max_min_items is not None and isinstance(min_items, int) and min_items > limits.max_min_items:
+            problem = f"minItems is {min_items}, but at most {limits.max_min_items} is accepted"
+            self.add((*steps, "minItems"), "minItems", f"{problem}; say it in the description")
         self._check_references(node, steps)
 
     def _check_required_names(self, node: Mapping[str, Any], steps: PathSteps) -> None:
@@ -245,6 +249,9 @@ class _ProblemSearch(Struct):
                 if siblings:
                     problem = f"{keyword} stands beside {', '.join(siblings)}"
                     self.add((*steps, keyword), keyword, f"{problem}; put the schema it refers to in its place")
+            if limits.refuses_recursion and is_recursive_reference(self.root, reference):
+                problem = f"{keyword} {_show(reference)} makes the schema contain itself"
+                self.add((*steps, keyword), keyword, f"{problem}; describe the deeper levels in words")
             if limits.requires_known_references and resolve_reference(self.root, reference) is None:
                 message = f"{keyword} {_show(reference)} leads to nothing; define it, or remove the reference"
                 self.add((*steps, keyword), keyword, message)
@@ -288,3 +295,33 @@ def resolve_reference(root: Any, reference: str) -> Any:
         else:
             return None
     return value
+
+
+def is_recursive_reference(root: Any, reference: str) -> bool:
+    """Return whether what a reference into the schema leads to refers back to itself, directly or by others."""
+    pending, seen = [reference], {reference}
+    while pending:
+        for inner in _list_references(resolve_reference(root, pending.pop())):
+            # What lies around the target contains it too: ``#`` contains everything.
+            if reference == inner or reference.startswith(f"{inner}/"):
+                return True
+            if inner not in seen:
+                seen.add(inner)
+                pending.append(inner)
+    return False
+
+
+def _list_references(schema: Any) -> list[str]:
+    """Return all references into the schema itself that stand anywhere in a part of it."""
+    references: list[str] = []
+    pending = [schema]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += node
+        elif isinstance(node, dict):
+            pending += node.values()
+            reference = node.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#"):
+                references.append(reference)
+    return references

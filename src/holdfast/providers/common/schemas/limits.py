@@ -36,7 +36,9 @@ class SchemaLimits(Struct, frozen=True, eq=False):
     root_refused_keywords: frozenset[str] = frozenset()
     """Keywords that are refused at its root only."""
     requires_root_type: bool = False
-    """The root must say ``type: object``. A root of another type is always refused."""
+    """The root must say ``type: object``. A root of another type is refused anyway."""
+    allows_any_root: bool = False
+    """The root may be of any type: the schema describes an answer, not the arguments of a function."""
     root_null_keywords: frozenset[str] = frozenset()
     """Keywords of the root that may be null, which is the same as leaving them out."""
     requires_root_properties: bool = False
@@ -54,6 +56,10 @@ class SchemaLimits(Struct, frozen=True, eq=False):
     """The only keywords that may stand beside a reference; None if all may."""
     requires_known_references: bool = False
     """A reference into the schema must lead to something."""
+    refuses_recursion: bool = False
+    """A schema may not contain itself by way of a reference."""
+    max_min_items: int | None = None
+    """The highest ``minItems`` that is accepted; None if any is."""
     requires_closed_objects: bool = False
     """Every object needs ``additionalProperties: false``."""
     requires_all_properties: bool = False
@@ -71,7 +77,7 @@ class SchemaProblem(Struct, frozen=True, gc=False):
 
 
 class ToolSchema(Struct, frozen=True):
-    """The schema of one function of a request, with what is accepted in it."""
+    """The schema of one function of a request, or of the form of its answer, with what is accepted in it."""
 
     tool_name: object
     """As the request writes it; may be anything in a damaged request."""
@@ -81,6 +87,8 @@ class ToolSchema(Struct, frozen=True):
     """That object, decoded."""
     field: str
     limits: SchemaLimits
+    label: str = ""
+    """What messages call it if it is no tool's: ``the format of the answer``."""
 
     @property
     def schema(self) -> Any:

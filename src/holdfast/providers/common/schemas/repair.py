@@ -269,7 +269,8 @@ def _repair_root(root: JsonSchema, limits: SchemaLimits, notes: Notes) -> JsonSc
         notes[f"{keyword} at the top level: moved to the description"] = None
     types = root.get("type")
     is_nullable_object = isinstance(types, list) and "object" in types
-    if is_nullable_object or (types is None and limits.requires_root_type):
+    is_called_object = is_nullable_object and not limits.allows_any_root
+    if is_called_object or (types is None and limits.requires_root_type):
         root = {"type": "object"} | root | {"type": "object"}
         notes["type: object set at the top level"] = None
     if limits.requires_root_properties and "properties" not in root and root.get("type") == "object":
@@ -401,6 +402,11 @@ def _repair_company(node: JsonSchema, root: Any, limits: SchemaLimits, notes: No
         value = encode_json(node.pop(keyword)).decode()
         _add_to_description(node, f"{keyword}: {value}")
         notes[f"{keyword}: moved to the description"] = None
+    min_items = node.get("minItems")
+    if limits.max_min_items is not None and isinstance(min_items, int) and min_items > limits.max_min_items:
+        _add_to_description(node, f"minItems: {min_items}")
+        node["minItems"] = limits.max_min_items
+        notes[f"minItems: lowered to {limits.max_min_items}, the number is in the description"] = None
     if limits.requires_known_references:
         _drop_lost_references(node, root, notes)
     types = node.get("type")

@@ -236,7 +236,10 @@ def _word_item_field(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndTex
 
 
 def _word_anthropic_schema(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
-    del errors
+    if place.steps[0] != "tools":
+        words = errors[0].message.partition(": ")[2].partition("; ")[0]
+        schema_index = place.steps.index("schema")
+        return _INVALID_REQUEST, f"{'.'.join(map(str, place.steps[: schema_index + 1]))}: {words}"
     path = f"tools.{place.steps[1]}.custom.input_schema"
     # Only the keywords of variants, directly in the schema, have a text of their own.
     if place.steps[3:] in (("oneOf",), ("allOf",), ("anyOf",)):
@@ -244,6 +247,13 @@ def _word_anthropic_schema(place: JsonPlace, errors: Sequence[Finding]) -> _Code
     problem = "JSON schema is invalid. It must match JSON Schema draft 2020-12"
     link = "https://json-schema.org/draft/2020-12"
     return _INVALID_REQUEST, f"{path}: {problem} ({link}). Learn more about tool use at https://docs.claude.com"
+
+
+def _word_pdf_pages(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
+    # Seen with 100; the page on PDFs has the 600 too.
+    allowed = errors[0].message.partition("but ")[2].partition(" ")[0]
+    path = f"{place.format_path('anthropic')}.pdf.source.base64.data"
+    return _INVALID_REQUEST, f"{path}: A maximum of {allowed} PDF pages may be provided."
 
 
 def _word_openai_schema(place: JsonPlace, errors: Sequence[Finding]) -> _CodeAndText:
@@ -263,6 +273,7 @@ _SPECIAL_WORDINGS: dict[str, Callable[[JsonPlace, Sequence[Finding]], _CodeAndTe
     "anthropic.server-pair": _word_server_pair,
     "anthropic.cache-count": _word_cache_count,
     "anthropic.tool-schema": _word_anthropic_schema,
+    "anthropic.pdf-pages": _word_pdf_pages,
     "openai-chat.tool-schema": _word_openai_schema,
     "openai-responses.tool-schema": _word_openai_schema,
     "openai-chat.pair": _word_chat_pair,

@@ -54,6 +54,7 @@ RULE_WORDINGS: dict[str, str] = {
     # What of these is not refused by ``media_check``, in the words for media that cannot be read.
     "anthropic.media-bytes": "Could not process image",
     "anthropic.image-bytes": "{path}: image exceeds 10 MB maximum",
+    "anthropic.advisor-model": "{path}: {words}",
     "anthropic.edit-order": "clear_thinking_20251015 must be the first edit",
     "anthropic.edit-trigger": "{path}: trigger.value must be at least 50000",
     "anthropic.compaction-first": "compaction block is not the first block of the conversation",
