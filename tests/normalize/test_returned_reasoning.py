@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.config import load_shipped_catalog
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.sized_message import SizedMessage
@@ -25,7 +25,7 @@ def make_answer(field=None, text="look"):
 
 def normalize_for(provider, model, answer):
     """Return the reasoning of ``answer`` as it is sent to ``provider``, as pairs of field and text."""
-    dialect = load_shipped_catalog().get_dialect("openai-chat", model, provider=provider)
+    dialect = get_target("openai-chat", model, provider=provider).dialect
     messages = [USER, answer, RESULT]
     sent = apply_normalization([SizedMessage(message) for message in messages], normalize_history(messages, dialect))
     answers = [sized.message for sized in sent if sized.message.role == "assistant"]

@@ -120,7 +120,8 @@ class Chat:
 @asynccontextmanager
 async def open_proxy_client(upstream, store=None, *, reopen=None, bypass=None, **settings):
     """Yield a client of a proxy with these settings in front of ``upstream``."""
-    values = Settings(anthropic="http://up", openai="http://up/v1", gemini="http://up", **settings)
+    addresses = {"anthropic": "http://up", "openai": "http://up/v1", "gemini": "http://up"}
+    values = Settings(**(addresses | settings))
     store = MemoryStore() if store is None else store
     async with (
         open_proxy(values, store, reopen=reopen, transport=upstream, bypass_file=bypass) as proxy,

@@ -7,7 +7,7 @@ import json
 import anyio
 import pytest
 
-from holdfast.config import load_shipped_catalog
+from holdfast.config import get_target
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.fix.client_options import find_option_fixes
@@ -17,6 +17,7 @@ USER = {"role": "user", "content": "hi there"}
 CALL = {"id": "call_abc_123", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}
 CHAT = "/v1/chat/completions"
+KIMI, XAI, MISTRAL = "https://api.moonshot.ai/v1", "https://api.x.ai/v1", "https://api.mistral.ai/v1"
 
 
 def send_requests(open_client, make_upstream, requests, **settings):
@@ -67,22 +68,51 @@ def test_proxy_gives_kimi_a_space_for_lost_reasoning_and_keeps_what_there_is(ope
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "left_out"),
+    ("address", "body", "left_out"),
     [
-        (CHAT, {"model": "kimi-k3", "temperature": 0.3, "messages": [USER]}, "temperature"),
-        (CHAT, {"model": "grok-4.6", "presence_penalty": 0, "messages": [USER]}, "presence_penalty"),
-        (CHAT, {"model": "mistral-medium-3-5", "stream_options": {}, "messages": [USER]}, "stream_options"),
+        (KIMI, {"model": "kimi-k3", "temperature": 0.3, "messages": [USER]}, "temperature"),
+        (XAI, {"model": "grok-4.6", "presence_penalty": 0, "messages": [USER]}, "presence_penalty"),
+        (MISTRAL, {"model": "mistral-medium-3-5", "stream_options": {}, "messages": [USER]}, "stream_options"),
     ],
 )
 def test_proxy_leaves_out_options_that_the_provider_is_known_to_refuse(
-    path, body, left_out, open_client, make_upstream
+    address, body, left_out, open_client, make_upstream
 ):
     """The option is gone before the first request, with nothing else changed, and a second request does not differ."""
-    replies, bodies = send_requests(open_client, make_upstream, [(path, body), (path, body)])
+    replies, bodies = send_requests(open_client, make_upstream, [(CHAT, body), (CHAT, body)], openai=address)
     assert [reply.status_code for reply in replies] == [200, 200]
     expected = {key: value for key, value in body.items() if key != left_out}
     assert json.loads(bodies[0]) == expected
     assert bodies[0] == bodies[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "devstral-small-2507", "seed": 7, "top_k": 5, "min_p": 0.1, "messages": [USER]},
+        {"model": "glm-4.6", "temperature": 1.5, "chat_template_kwargs": {"enable_thinking": False}, "messages": [USER]},
+        {"model": "deepseek-v3.1", "tools": [TOOL], "tool_choice": "required", "messages": [USER]},
+        {"model": "minimax-m2", "temperature": 1.4, "tools": [{**TOOL, "strict": True}], "messages": [USER]},
+        {"model": "kimi-k3", "temperature": 0.3, "messages": [USER]},
+    ],
+)
+def test_proxy_leaves_options_alone_at_an_unknown_address(body, open_client, make_upstream):
+    """Open weights have the names of hosted models, and their servers take other options; the name proves nothing."""
+    replies, bodies = send_requests(open_client, make_upstream, [(CHAT, body)])
+    assert replies[0].status_code == 200, replies[0].text
+    assert bodies == [json.dumps(body).encode()]
+
+
+def test_proxy_makes_messages_valid_but_keeps_options_at_an_unknown_address(open_client, make_upstream):
+    """A gateway may pass the request on to the maker, so the messages follow its rules, and the options the client's."""
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    messages.append({"role": "tool", "tool_call_id": "call_abc_123", "content": "a.py"})
+    body = {"model": "devstral-small-2507", "seed": 7, "top_k": 5, "tools": [TOOL], "messages": messages}
+    replies, bodies = send_requests(open_client, make_upstream, [(CHAT, body)])
+    assert replies[0].status_code == 200, replies[0].text
+    sent = json.loads(bodies[0])
+    assert len(sent["messages"][1]["tool_calls"][0]["id"]) == 9
+    assert {**sent, "messages": messages} == body
 
 
 @pytest.mark.parametrize("settings", [{"observe": True}, {"bypass": True}])
@@ -102,7 +132,7 @@ def test_proxy_leaves_requests_for_unknown_models_alone(open_client, make_upstre
 
 def test_find_option_fixes_changes_only_options_that_a_local_server_is_known_to_refuse():
     """Rules of the API's maker say nothing about a server of somebody else; its own rules do."""
-    dialect = load_shipped_catalog().get_dialect("openai-chat", "qwen3:8b", trusting=True, provider="ollama")
+    dialect = get_target("openai-chat", "qwen3:8b", trusts_client=True, provider="ollama").dialect
     fields = parse_body_fields(b'{"model":"qwen3:8b","temperature":9,"reasoning_effort":"ultra","messages":[]}')
     option_fixes = find_option_fixes("openai-chat", fields, "qwen3:8b", dialect)
     assert option_fixes.changes == {"reasoning_effort": None}
@@ -117,6 +147,7 @@ class _Upstream:
 @pytest.mark.parametrize(
     ("url", "model", "expected"),
     [
+        ("https://api.moonshot.ai/v1/chat/completions", "glm-4.6", "kimi"),
         ("https://api.groq.com/openai/v1/chat/completions", "openai/gpt-oss-120b", "groq"),
         ("https://api.mistral.ai/v1/chat/completions", "house-model", "mistral"),
         ("https://openrouter.ai/api/v1/chat/completions", "moonshotai/kimi-k2.5", "openrouter"),
@@ -139,7 +170,7 @@ def test_proxy_sends_kimi_a_schema_that_it_takes_and_the_same_each_time(open_cli
     upstream = make_upstream(Provider(ProviderSettings(server="kimi", tokenizer="words")))
 
     async def scenario():
-        async with open_client(upstream) as client:
+        async with open_client(upstream, openai=KIMI) as client:
             return [await client.post(CHAT, body, ()) for _ in range(2)]
 
     replies = anyio.run(scenario)

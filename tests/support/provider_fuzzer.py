@@ -22,7 +22,7 @@ from typing import Any
 from history_fuzzer import drop_unsupported_parts, mangle_conversation
 from msgspec import Raw
 
-from holdfast.config import load_shipped_catalog
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, ProviderSignature, Thinking
 from holdfast.messages.sized_message import SizedMessage
@@ -134,7 +134,7 @@ def _choose_options(rng: Random, api: str, model: str) -> dict[str, Any]:
 
 @cache
 def get_dialect(api: str, model: str, provider: str) -> Dialect:
-    return load_shipped_catalog().get_dialect(api, model, provider=provider)
+    return get_target(api, model, provider=provider).dialect
 
 
 def build_provider_request(seed: int, provider: str) -> tuple[str, str, bytes] | None:

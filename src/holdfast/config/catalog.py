@@ -19,16 +19,22 @@ matches counts::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.planning.budget import DEFAULT_WINDOW, choose_window
 from holdfast.planning.settings import MAX_SETTING_VALUE
-from holdfast.providers.dialects.registry import find_provider, has_unknown_message_rules
+from holdfast.providers.dialects.registry import PROVIDER_NAMES, has_unknown_message_rules
+from holdfast.providers.dialects.request_provider import (
+    RequestProvider,
+    check_provider_name,
+    find_request_provider,
+)
 from holdfast.providers.registry import API_NAMES, API_SPECS, get_api_dialect, relax_for_unknown_server
 from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT
 from holdfast.state.dialect import Dialect
@@ -51,9 +57,11 @@ _DEFAULT_CACHES = {"anthropic": "anthropic-1024", "openai": "openai", "gemini": 
 
 if TYPE_CHECKING:
     ApiName: TypeAlias = str
+    ProviderName: TypeAlias = str
 else:
     # So that a file with another name is refused with the list of them.
     ApiName = Literal[API_NAMES]
+    ProviderName = Literal[PROVIDER_NAMES]
 NamePattern: TypeAlias = Annotated[str, Meta(min_length=1)]
 NamePatterns: TypeAlias = NamePattern | Annotated[tuple[NamePattern, ...], Meta(min_length=1)]
 """Patterns for the name of a model, ignoring case: one or several."""
@@ -68,9 +76,8 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
 
     match: NamePatterns
     api: ApiName | None = None
-    provider: str | None = None
-    """The provider that serves the model: ``openai``, ``mistral``, … For an unknown one our own messages follow the
-    strictest rules, and a client's stay as they are."""
+    provider: ProviderName | None = None
+    """The provider that serves the model, one of ``PROVIDER_NAMES``: ``openai``, ``mistral``, …"""
     window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
     """Tokens of prompt and answer together. A number under 1,024 is refused: it would be a limit of something else."""
     long_window: Annotated[int, Meta(ge=MIN_WINDOW_LIMIT, le=MAX_SETTING_VALUE)] | None = None
@@ -101,6 +108,10 @@ class CatalogModel(Struct, frozen=True, forbid_unknown_fields=True):
     id_pattern: str | None = None
     """Regular expression for each character of a call id; it must accept digits and the letters a to f."""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ``ConfigError`` for an unknown provider."""
+        check_provider_name(self.provider or "")
 
     @property
     def dialect_facts(self) -> dict[str, Any]:
@@ -251,32 +262,49 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         rules = self.cache.get(name)
         return rules.to_cache_rules() if rules else CacheRules()
 
-    def get_dialect(self, api: str, model: str, *, trusting: bool = False, provider: str = "") -> Dialect:
+    def find_provider(
+        self,
+        api: str,
+        model: str,
+        *,
+        named: str = "",
+        address: str = "",
+        fields: Mapping[str, Raw] = MappingProxyType({}),
+    ) -> RequestProvider:
+        """Find who serves a request for ``model`` over ``api``; see ``find_request_provider`` for the arguments.
+
+        What this catalogue says is the provider in the first line for the model that names one.
+        """
+        configured = ""
+        for line in self._iter_lines_for_api(api, model):
+            configured = configured or line.provider or ""
+        return find_request_provider(api, model, named=named, address=address, configured=configured, fields=fields)
+
+    def get_dialect(
+        self, api: str, model: str, *, trusting: bool = False, provider: RequestProvider | None = None
+    ) -> Dialect:
         """Return the rules of ``api`` for ``model``: the API's own, changed by the facts of matching lines.
 
-        ``provider`` is who serves the model, if that is known; otherwise the first line that names one tells
-        it, or else the model's name. Lines about another vendor's API, and those that name another provider,
-        are ignored. ``trusting`` is for a client's own messages to a provider whose rules are unknown: they are
-        assumed to be valid there and are sent as the client wrote them (``relax_for_unknown_server``), unless a
-        line states what form that provider wants (``_REQUEST_FORM_FIELDS``).
+        ``provider`` is who serves the model; None if only this catalogue or the model's name can tell. Lines about
+        another vendor's API, and those that name another provider, are ignored. ``trusting`` is for a client's own
+        messages to a provider whose rules are unknown: they are assumed to be valid there and are sent as the client
+        wrote them (``relax_for_unknown_server``), unless a line states what form that provider wants
+        (``_REQUEST_FORM_FIELDS``).
         """
-        vendor = _get_api_vendor(api)
-        lines = []
-        for line in _iter_matching_lines(self.model, model):
-            # A gateway may offer the model by another API, about which this line says nothing.
-            if not line.api or _get_api_vendor(line.api) == vendor:
-                lines.append(line)
-        for line in lines:
-            provider = provider or line.provider or ""
+        if provider is None:
+            provider = self.find_provider(api, model)
         facts: dict[str, Any] = {}
-        for line in lines:
+        for line in self._iter_lines_for_api(api, model):
             # Another provider may have other rules for the same model.
-            if line.provider in (None, provider):
+            if line.provider in (None, provider.name):
                 facts = line.dialect_facts | facts  # an earlier line wins
         dialect = get_api_dialect(api, model, provider)
-        is_known_provider = provider != "" or find_provider(api, model) != ""
-        if trusting and (not is_known_provider or has_unknown_message_rules(dialect.provider)):
-            dialect = replace(relax_for_unknown_server(dialect), provider=dialect.provider)
+        if trusting and has_unknown_message_rules(dialect.provider):
+            dialect = replace(
+                relax_for_unknown_server(dialect),
+                provider=dialect.provider,
+                is_provider_guess=dialect.is_provider_guess,
+            )
         if facts.keys() & _REQUEST_FORM_FIELDS:
             dialect = replace(dialect, keeps_client_content=False)
         if not facts:
@@ -284,6 +312,16 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         # A line may limit ids to fewer characters than the API's minimum length; the minimum is then lowered.
         id_min = min(dialect.id_min, facts.get("id_max", dialect.id_min))
         return replace(dialect, **facts, id_min=id_min)
+
+    def _iter_lines_for_api(self, api: str, model: str) -> Iterator[CatalogModel]:
+        """Yield the lines that match ``model``, in order, without those about another vendor's API.
+
+        A gateway may offer the model by another API, about which such a line says nothing.
+        """
+        vendor = _get_api_vendor(api)
+        for line in _iter_matching_lines(self.model, model):
+            if not line.api or _get_api_vendor(line.api) == vendor:
+                yield line
 
     def get_prices(self, api: str, model: str) -> Prices:
         """Return the prices of ``model``; without a line assume Sonnet 4.5's, with the model's own cache rules."""

@@ -18,7 +18,7 @@ from holdfast.config.tables import Override, StoreLimits
 from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings_check import SettingsProblem, change_settings, check_settings
-from holdfast.providers.dialects.registry import check_provider_name
+from holdfast.providers.dialects.request_provider import RequestProvider
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
 
@@ -153,23 +153,41 @@ def get_target(
 
     ``window`` in tokens overrides the catalogue. An unknown model gets 200,000 tokens and a source that says so, an
     unknown API the strictest dialect. Without ``catalog`` the shipped one is used. With ``trusts_client`` a client's
-    own messages to an unknown server are not normalized. ``provider`` is who serves the model (``mistral``, ``groq``),
-    if its rules differ from those of the API and the model's name does not tell. Raises ``ConfigError`` for values of
-    other types, and for an unknown provider.
+    own messages to an unknown server are not normalized. ``provider`` is who serves the model (``mistral``, ``groq``);
+    without it the catalogue or the model's name tells. Raises ``ConfigError`` for values of other types, and for an
+    unknown provider.
     """
-    check_provider_name(provider)
     # Checked here, since a wrong type would otherwise fail much later, in the middle of planning.
     raise_if_wrong_type(ConfigError, api=(api, str), model=(model, str), setup=(setup, RequestSetup))
     raise_if_wrong_type(ConfigError, window=(window, int | None), asked_output=(asked_output, int | None))
-    raise_if_wrong_type(ConfigError, catalog=(catalog, Catalog | None))
+    raise_if_wrong_type(ConfigError, catalog=(catalog, Catalog | None), provider=(provider, str))
     model_catalog = catalog or load_shipped_catalog()
+    request_provider = model_catalog.find_provider(api, model, named=provider)
+    target = build_target(model_catalog, api, model, request_provider, window=window, trusts_client=trusts_client)
+    limits = model_catalog.get_limits(model, window, asked_output)
+    return replace(target, limits=limits, setup=setup)
+
+
+def build_target(
+    catalog: Catalog,
+    api: str,
+    model: str,
+    provider: RequestProvider,
+    *,
+    window: int | None = None,
+    trusts_client: bool = False,
+) -> Target:
+    """Return everything that ``catalog`` knows about requests to ``model`` over ``api`` at ``provider``.
+
+    ``window`` and ``trusts_client`` are those of ``get_target``.
+    """
     return Target(
         api=api,
         model=model,
-        dialect=model_catalog.get_dialect(api, model, trusting=trusts_client, provider=provider),
-        limits=model_catalog.get_limits(model, window, asked_output),
-        setup=setup,
-        cache_rules=model_catalog.get_cache_rules(api, model),
-        prices=model_catalog.get_prices(api, model),
-        prior_ratio=model_catalog.get_prior_ratio(model),
+        dialect=catalog.get_dialect(api, model, trusting=trusts_client, provider=provider),
+        limits=catalog.get_limits(model, window),
+        setup=RequestSetup(),
+        cache_rules=catalog.get_cache_rules(api, model),
+        prices=catalog.get_prices(api, model),
+        prior_ratio=catalog.get_prior_ratio(model),
     )

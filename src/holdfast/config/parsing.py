@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Struct
 
-from holdfast.config.catalog import ApiName, Catalog, CatalogCacheRules, CatalogModel, CatalogPrices
+from holdfast.config.catalog import ApiName, Catalog, CatalogCacheRules, CatalogModel, CatalogPrices, ProviderName
 from holdfast.config.proxy import parse_proxy_table
 from holdfast.config.tables import Override, StoreLimits, parse_overrides, parse_store_limits
 from holdfast.errors import ConfigError
@@ -113,7 +113,7 @@ def _suggest_correction(error: str) -> str:
 def _list_allowed_names(error: str) -> tuple[str, ...]:
     """Return the keys or words that are allowed at the place of msgspec's ``error``."""
     if "enum value" in error:
-        return get_args(ApiName)
+        return get_args(ProviderName if ".provider`" in error else ApiName)
     place = re.search(r"`(\$\.\w+)\[", error)
     if place:
         return _TABLE_TYPES.get(place.group(1), Catalog).__struct_fields__

@@ -14,7 +14,8 @@ from typing import Any
 
 from anyio import CancelScope
 
-from holdfast.config import Catalog, get_target, load_configuration
+from holdfast.config import Catalog, load_configuration
+from holdfast.config.files import build_target
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.concurrency.lanes_and_permits import DEFAULT_PERMITS, Permits
 from holdfast.engine.engine_resources import EngineResources
@@ -27,7 +28,6 @@ from holdfast.engine.upstream.upstream import Upstream, get_server_name
 from holdfast.errors import ConfigError, DeadlineExceeded, raise_if_wrong_type
 from holdfast.events import EventListener
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.dialects.registry import find_provider_by_url
 from holdfast.providers.registry import get_api_spec
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
@@ -262,5 +262,6 @@ def _find_model_target(api: str, model: str, catalog: Catalog, upstream: Upstrea
     """Return the target for ``model`` on ``api`` at the provider of ``upstream``; None if model or API is not given."""
     if not api or not model:
         return None
-    provider = find_provider_by_url(get_server_name(upstream))
-    return get_target(get_api_spec(api).api, model, catalog=catalog, provider=provider)
+    api = get_api_spec(api).api
+    provider = catalog.find_provider(api, model, address=get_server_name(upstream))
+    return build_target(catalog, api, model, provider)

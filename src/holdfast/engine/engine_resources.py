@@ -6,10 +6,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from holdfast.config import Catalog, get_target, load_shipped_catalog
+from msgspec import Raw
+
+from holdfast.config import Catalog, load_shipped_catalog
+from holdfast.config.files import build_target
 from holdfast.engine.compaction.inflight import CompactionTracker
 from holdfast.engine.compaction.summarizer import SummaryWriter
 from holdfast.engine.concurrency.engine_owner import EngineOwner
@@ -21,7 +25,7 @@ from holdfast.engine.server_lessons import ServerLessons
 from holdfast.engine.upstream.server_windows import ServerWindows
 from holdfast.engine.upstream.upstream import Upstream, get_server_name
 from holdfast.events import Event, EventListener
-from holdfast.providers.dialects.registry import find_provider_by_url
+from holdfast.providers.dialects.request_provider import RequestProvider
 from holdfast.providers.fix.client_options import OptionFixes
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
@@ -84,7 +88,7 @@ class EngineResources:
     """The trackers of all sessions still in use, to be closed with the engine."""
     option_fixes: dict[bytes, OptionFixes] = field(default_factory=dict)
     """What was found out about the options of clients, by a digest of these."""
-    _targets: dict[tuple[str, str, str], Target] = field(default_factory=dict)
+    _targets: dict[tuple[str, str, RequestProvider], Target] = field(default_factory=dict)
     """Cached targets by API, model and provider."""
     _worker: WorkerThread = field(default_factory=WorkerThread)
 
@@ -121,26 +125,27 @@ class EngineResources:
             self.option_fixes.clear()
         self.option_fixes[key] = option_fixes
 
-    def resolve_target(self, api: str, model: str, upstream: Upstream | None = None, body_provider: str = "") -> Target:
+    def resolve_target(
+        self,
+        api: str,
+        model: str,
+        upstream: Upstream | None = None,
+        fields: Mapping[str, Raw] = MappingProxyType({}),
+    ) -> Target:
         """Return the target for ``model`` on ``api``: the engine's own if it matches, else from the catalog.
 
-        The address of ``upstream``, by default the engine's own, tells which provider's rules apply, or else
-        ``body_provider``, which a field of the body gave away. Called in the worker too, while ``set_catalog`` may
-        replace the cache.
+        The address of ``upstream``, by default the engine's own, and ``fields`` of the body help to tell which
+        provider's rules apply. Called in the worker too, while ``set_catalog`` may replace the cache.
         """
-        own_target, targets = self.target, self._targets
+        own_target, targets, catalog = self.target, self._targets, self.catalog
         if own_target is not None and own_target.api == api and model in ("", own_target.model):
             return own_target
-        provider = find_provider_by_url(get_server_name(upstream or self.upstream)) or body_provider
+        address = get_server_name(upstream or self.upstream)
+        provider = catalog.find_provider(api, model, address=address, fields=fields)
         cached_target = targets.get((api, model, provider))
         if cached_target is None:
-            cached_target = get_target(
-                api,
-                model,
-                window=self.window,
-                catalog=self.catalog,
-                trusts_client=self.trusts_client_limits,
-                provider=provider,
+            cached_target = build_target(
+                catalog, api, model, provider, window=self.window, trusts_client=self.trusts_client_limits
             )
             if len(targets) >= MAX_CACHED_TARGETS:
                 targets.clear()

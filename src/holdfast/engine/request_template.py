@@ -147,7 +147,7 @@ def _get_stream_fields(target: Target) -> Mapping[str, Any]:
     """Return the fields that ask the target's provider for a stream."""
     fields = get_api_spec(target.api).options.stream_fields
     rules = get_provider_rules(target.api, target.model, target.dialect.provider)
-    if rules is None or rules.refused_stream_fields.isdisjoint(fields):
+    if rules is None or target.dialect.is_provider_guess or rules.refused_stream_fields.isdisjoint(fields):
         return fields
     return {key: value for key, value in fields.items() if key not in rules.refused_stream_fields}
 

@@ -198,6 +198,10 @@ class BodySigns(Struct, frozen=True):
     """Those of the roles that are never written by mistake."""
     has_tool_calls: bool = False
     """Calls are in a list ``tool_calls`` of a message."""
+    message_fields: tuple[str, ...] = ()
+    """Fields of a message that no other API has, among those that ``recognize`` looks at."""
+    text_fields: frozenset[str] = frozenset()
+    """Top-level fields that may be a text here, and are always an object in other APIs."""
     block_types: frozenset[str] = frozenset()
     """Block types that no other API has."""
     block_type_ends: tuple[str, ...] = ()

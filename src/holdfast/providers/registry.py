@@ -9,12 +9,13 @@ from holdfast.providers.anthropic.spec import ANTHROPIC_SPEC
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.dialects import lift_known_limits, relax_turn_order
 from holdfast.providers.dialects.registry import (
+    PROVIDER_SPECS,
     adapt_dialect,
     find_open_model_provider,
-    find_provider,
     get_provider_rules,
     has_unknown_message_rules,
 )
+from holdfast.providers.dialects.request_provider import RequestProvider, find_request_provider
 from holdfast.providers.gemini.spec import GEMINI_SPEC
 from holdfast.providers.openai_chat.spec import OPENAI_CHAT_SPEC
 from holdfast.providers.openai_responses.spec import OPENAI_RESPONSES_SPEC
@@ -43,21 +44,38 @@ def get_api_spec(api: str) -> ApiSpec:
     return API_SPECS[api]
 
 
+def list_provider_apis(provider: str) -> tuple[str, ...]:
+    """List the APIs for which rules of ``provider`` are known: its own API, or those of others that it serves."""
+    if provider in PROVIDER_SPECS:
+        return tuple(PROVIDER_SPECS[provider].rules_by_api)
+    return tuple(api for api, spec in API_SPECS.items() if spec.endpoints.provider == provider)
+
+
+def describe_missing_rules(api: str, provider: str) -> str:
+    """Say that no rules of ``provider`` are known for ``api``, and for which they are; empty if there are some."""
+    known_apis = list_provider_apis(provider)
+    if not provider or api in known_apis:
+        return ""
+    known = ", ".join(known_apis)
+    return f"{provider} has no rules for {api}; known: {known}; only the rules of {api} itself were checked"
+
+
 def have_one_provider(api: str, other_api: str) -> bool:
     """Return whether both APIs belong to one provider, so that uploaded files have the same ids in both."""
     return get_api_spec(api).endpoints.provider == get_api_spec(other_api).endpoints.provider
 
 
-def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
+def get_api_dialect(api: str, model: str, provider: RequestProvider | None = None) -> Dialect:
     """Return the rules of ``api`` for ``model``, without the catalog's limits; the strictest rules for an unknown API.
 
-    ``provider`` names the server if the model's name does not.
+    ``provider`` serves the model; None if nothing but the model's name is known.
     """
     spec = API_SPECS.get(api)
     if spec is None:
         return Dialect(api)
-    known_provider = provider or find_provider(api, model)
-    name = known_provider or find_open_model_provider(api, model)
+    if provider is None:
+        provider = find_request_provider(api, model)
+    name = provider.name or find_open_model_provider(api, model)
     rules = get_provider_rules(api, model, name)
     # A provider whose rules we know is described by its differences from the one that defined the API.
     is_known = rules is not None and not has_unknown_message_rules(name)
@@ -65,7 +83,7 @@ def get_api_dialect(api: str, model: str, provider: str = "") -> Dialect:
     dialect = replace(dialect, refused_kinds=_list_refused_kinds(spec))
     if rules is None:
         return dialect
-    return adapt_dialect(dialect, known_provider, rules)
+    return replace(adapt_dialect(dialect, provider.name, rules), is_provider_guess=provider.is_guess)
 
 
 def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:

@@ -459,7 +459,7 @@ class ProxyApp:
         if API_SPECS[route.api].endpoints.names_model:
             route = make_model_answer_route(route, model)
         relay = self._make_relay(replace(incoming, route=route))
-        return (SummaryWriter(relay, self.resources.resolve_target(parsed_request.api, model)),)
+        return (SummaryWriter(relay, self.resources.resolve_target(parsed_request.api, model, relay)),)
 
     # -- planned, sent and relayed -------------------------------------------------------------------------------------
 

@@ -36,8 +36,6 @@ ONLY_WARNED = {
 }
 NOT_FIXED = {
     "groq.tool-count": "which tools to give up is the user's decision",
-    "bedrock.version": "a body without model and version may be meant for either endpoint",
-    "vertex.version": "nothing says which version is meant",
     "vertex.betas": "the beta stands in a header",
     "vertex.tools": "nothing can stand for a tool that the platform lacks",
 }

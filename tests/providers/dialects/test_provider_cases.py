@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.providers.dialects.registry import PROVIDER_SPECS, find_provider, get_provider_rules
+from holdfast.providers.dialects.registry import PROVIDER_SPECS, get_provider_rules
+from holdfast.providers.dialects.request_provider import find_request_provider
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.rules.validate import validate_request
 
@@ -115,6 +116,6 @@ def test_each_requirement_has_a_source_and_a_sentence(spec):
         ("", ""),
     ],
 )
-def test_find_provider_tells_only_names_that_one_provider_gives(model, expected):
+def test_find_request_provider_tells_only_names_that_one_provider_gives(model, expected):
     """A model's bare name tells its provider; one with a vendor is a gateway's or an open model's, and tells none."""
-    assert find_provider("openai-chat", model) == expected
+    assert find_request_provider("openai-chat", model).name == expected

@@ -9,11 +9,7 @@ from msgspec import Raw
 
 from holdfast.engine.engine_resources import EngineResources
 from holdfast.errors import ConfigError
-from holdfast.providers.dialects.registry import (
-    check_provider_name,
-    find_provider_by_fields,
-    find_provider_by_url,
-)
+from holdfast.providers.dialects.request_provider import check_provider_name, find_request_provider
 
 
 @pytest.mark.parametrize(
@@ -35,9 +31,9 @@ from holdfast.providers.dialects.registry import (
         ("", ""),
     ],
 )
-def test_find_provider_by_url_goes_by_the_host_alone(url, expected):
+def test_find_request_provider_goes_by_the_host_alone(url, expected):
     """The host tells the provider, whatever its case; look-alikes and addresses that cannot be read tell none."""
-    assert find_provider_by_url(url) == expected
+    assert find_request_provider("openai-chat", "", address=url).name == expected
 
 
 def test_check_provider_name_lists_the_known_ones():
@@ -52,12 +48,12 @@ def test_check_provider_name_lists_the_known_ones():
     ("version", "expected"),
     [("bedrock-2023-05-31", "bedrock"), ("vertex-2023-10-16", "vertex"), ("2023-06-01", ""), (7, ""), (None, "")],
 )
-def test_find_provider_by_fields_reads_the_version_of_a_cloud(version, expected):
+def test_find_request_provider_reads_the_version_of_a_cloud(version, expected):
     """Claude on Bedrock and Vertex AI is told by ``anthropic_version`` in the body, for the dialect as for lint."""
     fields = {"anthropic_version": Raw(json.dumps(version).encode())}
-    assert find_provider_by_fields("anthropic", fields) == expected
-    assert find_provider_by_fields("openai-chat", fields) == ""
-    assert find_provider_by_fields("anthropic", {}) == ""
+    assert find_request_provider("anthropic", "", fields=fields).name == expected
+    assert find_request_provider("openai-chat", "", fields=fields).name == ""
+    assert find_request_provider("anthropic", "").name == ""
     resources = EngineResources(store=None, upstream=None)
-    target = resources.resolve_target("anthropic", "claude-sonnet-4-5", None, expected)
+    target = resources.resolve_target("anthropic", "claude-sonnet-4-5", None, fields)
     assert target.dialect.provider == expected

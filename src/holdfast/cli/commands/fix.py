@@ -12,11 +12,14 @@ from msgspec import Raw, Struct
 
 from holdfast.cli.commands.lint import (
     EXIT_FOUND,
+    PROVIDER_RULE,
     RequestCase,
+    find_missing_rules,
     make_provider_option,
     make_version_option,
     merge_betas,
     parse_request_case,
+    print_missing_rules,
 )
 from holdfast.cli.files.input_files import iter_input_lines, open_output_file, read_input_file
 from holdfast.cli.output.hints import suggest_right_command
@@ -26,10 +29,11 @@ from holdfast.cli.output.terminal import (
     make_console,
     make_json_option,
 )
+from holdfast.config import Catalog, load_catalog, load_shipped_catalog
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.text.counts import format_count
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.dialects.registry import find_provider_by_fields
+from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.fix.fix_context import FixResult, RequestFix
 from holdfast.providers.fix.fix_request import fix_lone_surrogates, fix_request
 from holdfast.providers.foreign.convert_request import convert_request
@@ -52,7 +56,7 @@ class FixOptions(Struct, frozen=True):
     api: str | None = None
     to: str | None = None
     model: str = ""
-    betas: tuple[str, ...] = ()
+    betas: tuple[str, ...] | None = ()
     provider: str = ""
     version: str = ""
 
@@ -136,10 +140,11 @@ def _fix_file(
 ) -> bool:
     data = read_input_file(file)
     try:
-        result = fix_request_body(data, fix_options, whole=True)
+        result = fix_request_body(data, fix_options, catalog=load_catalog(), whole=True)
     except FormatError as error:
         advice = suggest_right_command(data)
         raise type(error)(f"{error}{advice and f' ({advice})'}") from None
+    print_missing_rules(result.findings)
     # With --json the record on standard output already has the body.
     if is_file or not as_json:
         output.write(result.body)
@@ -150,56 +155,76 @@ def _fix_file(
     return result.is_valid
 
 
-def fix_request_body(data: bytes, fix_options: FixOptions, *, whole: bool = False) -> FixResult:
+def fix_request_body(
+    data: bytes, fix_options: FixOptions, *, catalog: Catalog | None = None, whole: bool = False
+) -> FixResult:
     """Fix the request in ``data``, bare or in a ``RequestCase``, and convert it if another API is asked for.
 
-    A ``whole`` request must be complete; otherwise it may be a part of one. Raises ``FormatError`` or
-    ``UnrecognizedContent`` if ``data`` is not a request.
+    ``catalog`` says who serves the model, and its limits; by default the shipped one. A ``whole`` request must be
+    complete; otherwise it may be a part of one. Raises ``FormatError`` or ``UnrecognizedContent`` if ``data`` is not a
+    request.
     """
     case = parse_request_case(data)
+    catalog = catalog or load_shipped_catalog()
+    fix_options = _merge_case(fix_options, case)
     body, halves = fix_lone_surrogates(bytes(case.request) or data)
-    api = fix_options.api or case.api or recognize_api(parse_body_fields(body))
+    # Of a request that is converted the provider serves the result, so it says nothing about what there is now.
+    present_provider = "" if fix_options.to else fix_options.provider
+    api = fix_options.api or recognize_api(parse_body_fields(body), present_provider)
     to = fix_options.to or api
     # A conversion needs a valid request of its own API first; without one a single fix at the end is enough.
     if to == api:
         result = FixResult(api, body)
     else:
-        result = _fix_with_dialect(body, api, case.model, fix_options, case, is_converted=True)
+        present_options = msgspec.structs.replace(fix_options, model=case.model, provider="")
+        result = _fix_by_catalog(body, api, present_options, catalog, is_converted=True)
     result = msgspec.structs.replace(result, fixes=(*halves, *result.fixes))
     new_body, losses = convert_request(result.body, to, fix_options.model, api=api)
     if to == api and new_body != result.body:
         model_edit = RequestFix("model", "the model that was asked for", "$.model")
         result = msgspec.structs.replace(result, fixes=(*result.fixes, model_edit))
-    provider = fix_options.provider or case.provider
-    model = fix_options.model or case.model
-    last = _fix_with_dialect(new_body, to, model, fix_options, case, provider=provider, whole=whole)
+    final_options = msgspec.structs.replace(fix_options, model=fix_options.model or case.model)
+    last = _fix_by_catalog(new_body, to, final_options, catalog, whole=whole)
     conversion_losses = [RequestFix("convert", why) for why in losses]
-    return msgspec.structs.replace(last, fixes=(*result.fixes, *conversion_losses, *last.fixes))
+    return msgspec.structs.replace(
+        last,
+        fixes=(*result.fixes, *conversion_losses, *last.fixes),
+        findings=(*last.findings, *find_missing_rules(to, fix_options.provider)),
+    )
 
 
-def _fix_with_dialect(
+def _merge_case(fix_options: FixOptions, case: RequestCase) -> FixOptions:
+    """Return the options with what the case says beside its request; an option wins. The model is left out."""
+    return msgspec.structs.replace(
+        fix_options,
+        api=fix_options.api or case.api,
+        betas=merge_betas(case, fix_options.betas or ()),
+        provider=fix_options.provider or case.provider,
+        version=fix_options.version or case.version,
+    )
+
+
+def _fix_by_catalog(
     body: bytes,
     api: str,
-    model: str,
     fix_options: FixOptions,
-    case: RequestCase,
+    catalog: Catalog,
     *,
-    provider: str = "",
     whole: bool = False,
     is_converted: bool = False,
 ) -> FixResult:
-    from holdfast.config import load_catalog
-
-    betas = merge_betas(case, fix_options.betas)
-    provider = provider or find_provider_by_fields(api, parse_body_fields(body))
+    """Fix ``body`` for the provider that the options, the catalogue or the body itself tells."""
+    fields = parse_body_fields(body)
+    model = fix_options.model or read_json_text(fields.get("model"))
+    provider = catalog.find_provider(api, model, named=fix_options.provider, fields=fields)
     return fix_request(
         body,
         api,
-        model=model,
+        model=fix_options.model,
         provider=provider,
-        dialect=partial(load_catalog().get_dialect, provider=provider),
-        betas=betas,
-        version=fix_options.version or case.version,
+        dialect=partial(catalog.get_dialect, provider=provider),
+        betas=fix_options.betas,
+        version=fix_options.version,
         complete=whole,
         keep_model_options=is_converted,
     )
@@ -216,24 +241,25 @@ def encode_fix_result(result: FixResult) -> bytes:
 def _fix_lines(file: str, fix_options: FixOptions, output: _StandardOutput | BinaryIO) -> bool:
     """Write a fixed case for each line, in order; return whether all are valid."""
     are_all_valid = True
+    catalog = load_catalog()
     for line in iter_input_lines(file):
-        answer, is_valid = fix_line(line, fix_options)
+        answer, is_valid = fix_line(line, fix_options, catalog)
         are_all_valid = are_all_valid and is_valid
         output.write(answer + b"\n")
     return are_all_valid
 
 
-def fix_line(line: bytes, fix_options: FixOptions = FixOptions()) -> tuple[bytes, bool]:
+def fix_line(line: bytes, fix_options: FixOptions = FixOptions(), catalog: Catalog | None = None) -> tuple[bytes, bool]:
     """Return the output for one line, and whether the request is valid; errors become part of the output."""
     # A line that cannot be fixed must not stop the lines after it.
     try:
-        result = fix_request_body(line, fix_options)
+        result = fix_request_body(line, fix_options, catalog=catalog)
     except (HoldfastError, RecursionError) as error:
         return encode_printable_json({"request": None, "edits": [], "error": str(error)}), False
     record: dict[str, Any] = {"request": Raw(result.body.strip()), "edits": list(result.fixes)}
-    errors = [finding for finding in result.findings if finding.level == "error"]
-    if errors:
-        record["findings"] = errors
+    told = [finding for finding in result.findings if finding.level == "error" or finding.rule == PROVIDER_RULE]
+    if told:
+        record["findings"] = told
     return msgspec.json.encode(record), result.is_valid
 
 

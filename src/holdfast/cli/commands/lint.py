@@ -20,12 +20,17 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_wrapped,
 )
-from holdfast.errors import FormatError, UnrecognizedContent
+from holdfast.config import Catalog, load_catalog, load_shipped_catalog
+from holdfast.errors import ConfigError, FormatError, UnrecognizedContent
 from holdfast.messages.text.counts import format_count
+from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import set_body_model
+from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
 from holdfast.providers.dialects.registry import PROVIDER_NAMES
-from holdfast.providers.registry import API_NAMES
+from holdfast.providers.dialects.request_provider import RequestProvider
+from holdfast.providers.registry import API_NAMES, describe_missing_rules
+from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.codec.reading import get_decoder
@@ -40,6 +45,8 @@ Examples:
 """
 F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FOUND = 1
+PROVIDER_RULE = "provider"
+"""Name of the warning about a provider without rules for the API of the request."""
 _LEVEL_STYLES = {"error": "red", "warning": "yellow"}
 
 
@@ -82,7 +89,8 @@ def make_provider_option() -> Callable[[F], F]:
         type=click.Choice(("", *PROVIDER_NAMES)),
         default="",
         metavar="NAME",
-        help=f"Who serves the request: {', '.join(PROVIDER_NAMES)}. [default: told from the request's model]",
+        help=f"Who serves the request: {', '.join(PROVIDER_NAMES)}."
+        " [default: as holdfast.toml says, or told from the request]",
     )
 
 
@@ -131,7 +139,8 @@ def lint_command(
 
 def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
     data = read_input_file(file)
-    findings = lint_request_body(data, lint_options, complete=True)
+    findings = lint_request_body(data, lint_options, catalog=load_catalog(), complete=True)
+    print_missing_rules(findings)
     if as_json:
         print_json(encode_findings(findings))
     else:
@@ -143,11 +152,13 @@ def lint_request_body(
     data: bytes,
     lint_options: LintOptions = LintOptions(),
     *,
+    catalog: Catalog | None = None,
     complete: bool = False,
 ) -> tuple[Finding, ...]:
     """Check a request, or a part of one, bare or in a ``RequestCase``, and return the findings.
 
-    A ``complete`` request must name its model and ``max_tokens``; a part of one need not.
+    ``catalog`` may tell who serves the model; by default the shipped one. A ``complete`` request must name its model
+    and ``max_tokens``; a part of one need not.
 
     Raises ``UnrecognizedContent`` if it belongs to no known API.
     """
@@ -157,15 +168,39 @@ def lint_request_body(
     # The validator reports a body that is not an object.
     with suppress(FormatError):
         body = set_body_model(body, model)
-    return validate_request(
+    named_provider = lint_options.provider or case.provider
+    api, provider = lint_options.api or case.api, RequestProvider()
+    # The validator reports these too: a body that is not JSON, and an unknown API.
+    with suppress(FormatError):
+        fields = parse_body_fields(body)
+        api = api or recognize_api(fields, named_provider)
+        chosen_model = model or read_json_text(fields.get("model"))
+        provider = (catalog or load_shipped_catalog()).find_provider(
+            api, chosen_model, named=named_provider, fields=fields
+        )
+    findings = validate_request(
         body,
-        lint_options.api or case.api,
+        api,
         betas=merge_betas(case, lint_options.betas),
         version=lint_options.version or case.version,
         model=model,
-        provider=lint_options.provider or case.provider,
+        provider=provider,
         complete=complete,
     )
+    return (*findings, *find_missing_rules(api, named_provider))
+
+
+def find_missing_rules(api: str | None, named_provider: str) -> tuple[Finding, ...]:
+    """Return a warning if no rules are known of the provider that was named for ``api``."""
+    problem = describe_missing_rules(api, named_provider) if api else ""
+    return (Finding(PROVIDER_RULE, "warning", "$", problem),) if problem else ()
+
+
+def print_missing_rules(findings: Sequence[Finding]) -> None:
+    """Print the warning of ``find_missing_rules`` among ``findings`` on standard error, if it is there."""
+    for finding in findings:
+        if finding.rule == PROVIDER_RULE:
+            click.echo(f"warning: {finding.message}", err=True)
 
 
 def merge_betas(case: RequestCase, option_betas: Sequence[str]) -> tuple[str, ...] | None:
@@ -202,17 +237,25 @@ def encode_findings(findings: Sequence[Finding]) -> dict[str, Any]:
 def _lint_lines(file: str, lint_options: LintOptions) -> bool:
     """Print a verdict for each line; return whether all are valid."""
     are_all_valid = True
+    catalog = load_catalog()
+    warnings: set[Finding] = set()
     for line in iter_input_lines(file):
-        findings = lint_line(line, lint_options)
+        findings = lint_line(line, lint_options, catalog)
+        warnings.update(finding for finding in findings if finding.rule == PROVIDER_RULE)
         are_all_valid = are_all_valid and has_no_errors(findings)
         click.echo(encode_printable_json(encode_findings(findings)))
+    print_missing_rules(sorted(warnings, key=lambda finding: finding.message))
     return are_all_valid
 
 
-def lint_line(line: bytes, lint_options: LintOptions = LintOptions()) -> tuple[Finding, ...]:
-    """Check one line; a line that cannot be read gives a finding instead of an error."""
+def lint_line(
+    line: bytes, lint_options: LintOptions = LintOptions(), catalog: Catalog | None = None
+) -> tuple[Finding, ...]:
+    """Check one line; a line that cannot be read, or names an unknown provider, gives a finding instead of an error."""
     try:
-        return lint_request_body(line, lint_options)
+        return lint_request_body(line, lint_options, catalog=catalog)
+    except ConfigError as error:
+        return (Finding(PROVIDER_RULE, "error", "$.provider", str(error)),)
     except (UnrecognizedContent, FormatError) as error:
         rule = "api" if isinstance(error, UnrecognizedContent) else "json"
         return (Finding(rule, "error", "$", str(error)),)
@@ -222,6 +265,7 @@ def _print_findings(file: str, data: bytes, findings: Sequence[Finding]) -> None
     from rich.text import Text
 
     out = make_console()
+    findings = [finding for finding in findings if finding.rule != PROVIDER_RULE]  # it is on standard error
     for finding in findings:
         level = (f"{finding.level:8}", _LEVEL_STYLES[finding.level])
         line = Text.assemble(level, f"{finding.rule}  ", (clean_single_line(finding.path), "bold"))

@@ -16,6 +16,7 @@ from holdfast.errors import InvalidRequest
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
+from holdfast.providers.dialects.request_provider import get_dialect_provider
 from holdfast.providers.fix.client_options import HEADER_RULES
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_SPECS, get_api_spec
@@ -146,7 +147,7 @@ def check_request(upstream_request: UpstreamRequest, dialect: Dialect, *, hook: 
             upstream_request.body,
             upstream_request.api,
             model=upstream_request.model,
-            provider=dialect.provider,
+            provider=get_dialect_provider(dialect),
             dialect=lambda _api, _model: dialect,
             version=upstream_request.version,
         )
@@ -212,7 +213,7 @@ def _find_errors(upstream_request: UpstreamRequest, dialect: Dialect) -> list[Fi
         upstream_request.body,
         upstream_request.api,
         model=upstream_request.model,
-        provider=dialect.provider,
+        provider=get_dialect_provider(dialect),
         version=upstream_request.version,
     )
     errors: list[Finding] = []

@@ -26,7 +26,8 @@ async def fix_client_options(
 ) -> ParsedRequest:
     """Return ``parsed_body`` without the options that its provider refuses; each change is told once a session."""
     resources = runtime.resources
-    is_unknown_server = target.dialect.keeps_client_content and not target.dialect.provider
+    dialect = target.dialect
+    is_unknown_server = dialect.is_provider_guess or (dialect.keeps_client_content and not dialect.provider)
     if resources.check_mode != "changed" or request_options.observe_only or is_unknown_server:
         return parsed_body
     upstream = request_options.upstream or resources.upstream

@@ -15,7 +15,6 @@ from holdfast.engine.upstream.upstream import Upstream, list_betas
 from holdfast.errors import FormatError
 from holdfast.planning.budget import LEARNED_ORIGIN
 from holdfast.providers.common.json.raw_json import decode_json_value
-from holdfast.providers.dialects.registry import find_provider_by_fields
 from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.state.target import ModelLimits, Target
 
@@ -35,8 +34,8 @@ def resolve_request_target(
     resources: EngineResources, api: str, model: str, upstream: Upstream | None, parsed_request: ParsedRequest | None
 ) -> Target:
     """Return the target of a request to ``model`` through ``upstream``, by default the engine's."""
-    body_provider = "" if parsed_request is None else find_provider_by_fields(api, parsed_request.fields)
-    target = resources.resolve_target(api, model, upstream, body_provider)
+    fields = {} if parsed_request is None else parsed_request.fields
+    target = resources.resolve_target(api, model, upstream, fields)
     if target.limits.window_source in _USER_ORIGINS:
         return target
     upstream = upstream or resources.upstream

@@ -62,6 +62,7 @@ def _build_messages_rules(model: str) -> ProviderRules:
         ),
         RequiredFields(
             fields=("anthropic_version",),
+            value="bedrock-2023-05-31",
             applies=lambda request: "model" not in request.body,
             source="AWS user guide, parameters of Anthropic Claude Messages: InvokeModel, 2026-11",
         ),

@@ -214,6 +214,8 @@ class RequiredFields(Requirement, frozen=True, kw_only=True):
 
     rule: ClassVar[str] = "required"
     fields: tuple[str, ...]
+    value: str = ""
+    """The only value that the provider takes, to be put in; empty if the caller alone knows."""
 
     @property
     def text(self) -> str:
@@ -225,6 +227,10 @@ class RequiredFields(Requirement, frozen=True, kw_only=True):
         for field in self.fields:
             if get_field(request, field) is None:
                 yield f"$.{field}", f"the field {field} is missing; add it"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+        """Put the value in, if there is only one."""
+        return {steps: encode_json(self.value)} if self.value else {}
 
 
 class ExclusiveFields(Requirement, frozen=True, kw_only=True):

@@ -59,7 +59,7 @@ class NoMixedTools(Requirement, frozen=True, kw_only=True):
 
 
 _CLAUDE_REQUIREMENTS: tuple[Requirement, ...] = (
-    RequiredFields(fields=("anthropic_version",), source=_CLAUDE_PAGE),
+    RequiredFields(fields=("anthropic_version",), value="vertex-2023-10-16", source=_CLAUDE_PAGE),
     RefusedFields(fields=("model",), reason="the address names the model", source=_CLAUDE_PAGE),
     RefusedFields(
         fields=("output_format",),

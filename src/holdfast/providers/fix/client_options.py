@@ -18,6 +18,7 @@ from holdfast.messages.message import Message
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json, remove_json_fields, replace_json_fields
 from holdfast.providers.dialects.registry import iter_requirements
+from holdfast.providers.dialects.request_provider import get_dialect_provider
 from holdfast.providers.fix.fix_context import FixContext, RequestFix
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.fix.provider_requirements import apply_provider_requirements
@@ -55,9 +56,12 @@ def find_option_fixes(
 ) -> OptionFixes:
     """Find the changes that make ``fields``, the top level of a body, valid for ``model``; none if they are valid.
 
-    The messages among the fields do not matter. ``betas`` are the beta features of the request's headers, or None if
-    these are unknown; ``version`` is the header ``anthropic-version``.
+    Nothing is changed for a provider that is only guessed (``Dialect.is_provider_guess``). The messages among the
+    fields do not matter. ``betas`` are the beta features of the request's headers, or None if these are unknown;
+    ``version`` is the header ``anthropic-version``.
     """
+    if dialect.is_provider_guess:
+        return NO_FIELD_FIXES
     spec = get_api_spec(api)
     stand_in = spec.encode_message(Message.from_text("user", "Continue."), None)
     stub_fields = {key: value for key, value in fields.items() if key != spec.messages_field}
@@ -70,7 +74,7 @@ def find_option_fixes(
         model,
         None if betas is None else tuple(betas),
         dialect,
-        provider=dialect.provider,
+        provider=get_dialect_provider(dialect),
         version=version,
     )
     try:
@@ -118,7 +122,8 @@ def _list_certain_errors(
         # Several requirements of a provider may share a name.
         evidence_by_rule.setdefault(f"{dialect.provider}.{requirement.rule}", set()).add(requirement.evidence)
     errors = []
-    for finding in validate_request(body, api, model=model, provider=dialect.provider, betas=betas, version=version):
+    provider = get_dialect_provider(dialect)
+    for finding in validate_request(body, api, model=model, provider=provider, betas=betas, version=version):
         if finding.level != "error" or finding.path.startswith(f"$.{spec.messages_field}"):
             continue
         if dialect.keeps_client_content and not finding.rule.startswith(f"{dialect.provider}."):

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.json_path import set_body_model
+from holdfast.providers.dialects.request_provider import RequestProvider
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.dialect import Dialect
@@ -49,8 +50,8 @@ class FixContext(Struct, frozen=True):
     dialect: Dialect
     has_other_model: bool = False
     """Whether the body names a model other than ``model``."""
-    provider: str = ""
-    """The provider that serves the request; empty for the one that the body or the model's name gives away."""
+    provider: RequestProvider = RequestProvider()
+    """The provider that serves the request."""
     complete: bool = False
     """Whether the body must be a complete request, with its model and output limit, and not a part of one."""
     version: str = ""

@@ -22,7 +22,7 @@ from holdfast.errors import FormatError, raise_if_wrong_type
 from holdfast.providers.common.json import surrogates
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
-from holdfast.providers.dialects.registry import check_provider_name, find_provider_by_fields
+from holdfast.providers.dialects.request_provider import RequestProvider, check_provider_name, find_request_provider
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
 from holdfast.providers.fix.function_results import name_function_results
 from holdfast.providers.fix.history import normalize_body_history
@@ -71,7 +71,7 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
     api: str | None = None,
     *,
     model: str = "",
-    provider: str = "",
+    provider: str | RequestProvider = "",
     dialect: Callable[[str, str], Dialect] | None = None,
     betas: Sequence[str] | None = None,
     version: str = "",
@@ -90,15 +90,17 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
     Raises ``FormatError`` if the body is not a JSON object, ``UnrecognizedContent`` if its API cannot be told, and
     ``ConfigError`` for an unknown provider.
     """
-    check_provider_name(provider)
+    if isinstance(provider, str):
+        check_provider_name(provider)
     raise_if_wrong_type(FormatError, body=(body, bytes))
     body, fixes = fix_lone_surrogates(body)
     fields = parse_body_fields(body)
-    api = api or recognize_api(fields)
+    api = api or recognize_api(fields, provider if isinstance(provider, str) else provider.name)
     spec = get_api_spec(api)
     body_model = read_json_text(fields.get("model"))
     model_name = model or body_model
-    provider = provider or find_provider_by_fields(api, fields)
+    if isinstance(provider, str):
+        provider = find_request_provider(spec.api, model_name, named=provider, fields=fields)
     context = FixContext(
         spec,
         model_name,

@@ -11,7 +11,7 @@ from msgspec import Raw
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
 from holdfast.providers.common.json.raw_json import replace_json_fields
-from holdfast.providers.dialects.registry import PROVIDER_SPECS, iter_requirements
+from holdfast.providers.dialects.registry import iter_requirements
 from holdfast.providers.dialects.requirement import Replacements, Requirement
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.rules.rule import Finding
@@ -22,9 +22,7 @@ def apply_provider_requirements(
     body: bytes, context: FixContext, errors: list[Finding]
 ) -> tuple[bytes, list[RequestFix]]:
     """Apply the changes that the broken requirements suggest, one requirement after the other."""
-    # The validator has told the provider from the body if nobody named it: its findings bear the provider's name.
-    names = {finding.rule.partition(".")[0] for finding in errors}
-    provider = next((name for name in PROVIDER_SPECS if name in names), "")
+    provider = context.provider.name
     fixes: list[RequestFix] = []
     for requirement in iter_requirements(context.spec.api, context.model, provider):
         rule_name = f"{provider}.{requirement.rule}"

@@ -10,8 +10,8 @@ from msgspec.json import Decoder
 
 from holdfast.errors import UnrecognizedContent
 from holdfast.providers.api_spec import ApiSpec, BodySigns
-from holdfast.providers.dialects.registry import find_provider_by_model
-from holdfast.providers.registry import API_SPECS, DEFAULT_API, get_api_spec
+from holdfast.providers.dialects.request_provider import find_request_provider
+from holdfast.providers.registry import API_SPECS, DEFAULT_API, get_api_spec, list_provider_apis
 
 
 class _BlockType(Struct):
@@ -24,6 +24,12 @@ class _MessagePeek(Struct):
     role: str = ""
     content: Raw = Raw(b"")
     tool_calls: Raw = Raw(b"")
+    # The rest is compared with ``BodySigns.message_fields``.
+    name: Raw = Raw(b"")
+    refusal: Raw = Raw(b"")
+    reasoning_content: Raw = Raw(b"")
+    function_call: Raw = Raw(b"")
+    audio: Raw = Raw(b"")
 
 
 _PEEK_LIST_DECODER = Decoder(list[_MessagePeek])
@@ -31,14 +37,20 @@ _TOOL_LIST_DECODER = Decoder(list[dict[str, Raw]])
 _BLOCK_TYPES_DECODER = Decoder(list[_BlockType])
 
 
-def recognize_api(fields: Mapping[str, Raw]) -> str:
+def recognize_api(fields: Mapping[str, Raw], provider: str = "") -> str:
     """Return the API of a body with these top-level fields, which may lack messages if another field gives it away.
 
-    Raises ``UnrecognizedContent`` for anything else.
+    ``provider`` serves the request, if that is known: of two APIs that the body may be for, it is then the one that
+    the provider has rules for. Raises ``UnrecognizedContent`` for anything else.
     """
     listed = [spec for spec in API_SPECS.values() if spec.messages_field in fields]
     candidates = [spec for spec in listed if spec.messages_field == listed[0].messages_field]
     if len(candidates) > 1:
+        provider_apis = list_provider_apis(provider)
+        provider_candidates = [spec for spec in candidates if spec.api in provider_apis]
+        if len(provider_candidates) == 1:
+            # Not without a look at the body: most providers take other APIs too, for which they have no rules here.
+            return recognize_expected_api(fields, provider_candidates[0].api)
         return _choose_among_candidates(fields, candidates)
     # The last row first: Gemini's fields are more specific than those of Responses (``instructions``), which other
     # calls of OpenAI have too.
@@ -137,6 +149,8 @@ def _choose_among_candidates(fields: Mapping[str, Raw], candidates: Sequence[Api
         [(api, _STRUCTURE_WEIGHT) for api in dict.fromkeys(_iter_tool_api_signs(fields, candidates))],
         [(spec.api, _STRUCTURE_WEIGHT) for spec in candidates if _has_own_roles_or_calls(peeks, spec.signs)],
         [(spec.api, _BLOCK_WEIGHT) for spec in candidates if _has_own_block_type(block_types, spec.signs)],
+        [(spec.api, _TYPICAL_WEIGHT) for spec in candidates if _has_own_message_field(peeks, spec.signs)],
+        [(spec.api, _TYPICAL_WEIGHT) for spec in candidates if _has_own_text_field(fields, spec.signs)],
         [(spec.api, _weigh_model(fields, spec)) for spec in candidates],
     )
     weights: dict[str, int] = {}
@@ -169,6 +183,14 @@ def _has_own_block_type(block_types: set[str], signs: BodySigns) -> bool:
     return has_own_type or any(type_.endswith(signs.block_type_ends) for type_ in block_types)
 
 
+def _has_own_message_field(peeks: Sequence[_MessagePeek], signs: BodySigns) -> bool:
+    return any(bytes(getattr(peek, field)) for peek in peeks for field in signs.message_fields)
+
+
+def _has_own_text_field(fields: Mapping[str, Raw], signs: BodySigns) -> bool:
+    return any(bytes(fields[field]).startswith(b'"') for field in signs.text_fields if field in fields)
+
+
 def _starts_with_own_system(peeks: Sequence[_MessagePeek], signs: BodySigns) -> bool:
     return signs.starts_with_system and bool(peeks) and peeks[0].role == "system"
 
@@ -179,7 +201,7 @@ def _weigh_model(fields: Mapping[str, Raw], spec: ApiSpec) -> int:
     Together with an output limit, which only some APIs require, it says more.
     """
     model = bytes(fields.get("model", Raw(b""))).decode(errors="replace").strip('"').lower()
-    if find_provider_by_model(spec.api, model):
+    if find_request_provider(spec.api, model).name:
         return _PROVIDER_WEIGHT
     if not spec.signs.model_name or spec.signs.model_name not in model:
         return 0

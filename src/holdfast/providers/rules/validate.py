@@ -13,7 +13,8 @@ from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.surrogates import find_lone_surrogate_path
 from holdfast.providers.dialects.provider_spec import ProviderRules
-from holdfast.providers.dialects.registry import check_provider_name, find_provider, get_provider_rules
+from holdfast.providers.dialects.registry import get_provider_rules
+from holdfast.providers.dialects.request_provider import RequestProvider, check_provider_name, find_request_provider
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.rules.envelope import RequestView
@@ -39,7 +40,7 @@ def validate_request(
     betas: Iterable[str] | None = None,
     version: str = "",
     model: str = "",
-    provider: str = "",
+    provider: str | RequestProvider = "",
     rules: Iterable[Rule] = ALL_RULES,
     complete: bool = False,
 ) -> tuple[Finding, ...]:
@@ -48,7 +49,8 @@ def validate_request(
     ``betas`` are the beta features of the request's headers; those in the body are added. ``version`` is the header
     ``anthropic-version``. ``model`` is the model if the
     body does not name it, as with Gemini, where the address does. ``provider`` serves the request, with rules of its
-    own beside the API's; by default the one that the body or the model's name gives away. ``rules`` limits the check to
+    own beside the API's; by default the one that the body or the model's name gives away. Of a guessed one
+    (``RequestProvider.is_guess``) only the rules about messages are checked. ``rules`` limits the check to
     these rules of the API. A ``complete`` request must name its model and its ``max_tokens``; for a part of one that is
     no finding.
 
@@ -56,7 +58,8 @@ def validate_request(
     unknown provider, and ``TypeError`` for ``betas`` that are not a list of names or ``rules`` that are not a list of
     rules.
     """
-    check_provider_name(provider)
+    if isinstance(provider, str):
+        check_provider_name(provider)
     if betas is not None:
         betas = _require_items("betas", betas, str)
     if rules is not ALL_RULES:
@@ -68,15 +71,16 @@ def validate_request(
         value = msgspec.json.decode(data) if isinstance(body, bytes) else body
     except (FormatError, msgspec.MsgspecError, RecursionError, UnicodeError, TypeError) as error:
         return (_build_json_finding(body, error),)
-    api = _resolve_api(api, fields)
+    api = _resolve_api(api, fields, provider)
     spec = API_SPECS[api]
     request = build_request_view(spec, value, len(data), _get_body_model(fields) or model, betas, version)
     if complete:
         applied_rules = (*spec.rules.rules, *spec.rules.required)
     else:
         applied_rules = spec.rules.rules
-    provider = provider or find_provider(api, request.model, value)
-    provider_rules = get_provider_rules(api, request.model, provider) or _NO_PROVIDER_RULES
+    if isinstance(provider, str):
+        provider = find_request_provider(api, request.model, named=provider, fields=fields)
+    provider_rules = get_provider_rules(api, request.model, provider.name) or _NO_PROVIDER_RULES
     # By identity, so that the default costs nothing. Rules of other APIs in ``rules`` fall out by their names.
     if rules is not ALL_RULES:
         names = {rule.name for rule in rules}
@@ -87,7 +91,8 @@ def validate_request(
         )
     findings = collect_findings(applied_rules, request)
     if rules is ALL_RULES:
-        findings = (*findings, *_check_requirements(provider, provider_rules, request))
+        messages_path = f"$.{spec.messages_field}" if provider.is_guess else "$"
+        findings = (*findings, *_check_requirements(provider.name, provider_rules, request, messages_path))
     # Explaining comes last: rules must not know other APIs, and what is found must not depend on it.
     messages = request.get_list(spec.messages_field)
     return explain_foreign_findings(
@@ -111,14 +116,17 @@ def build_request_view(
     return spec.rules.build_view(RequestView(body, body_bytes, _merge_betas(body, betas), model, version))
 
 
-def _check_requirements(provider: str, provider_rules: ProviderRules, request: RequestView) -> Iterator[Finding]:
-    """Yield what breaks the provider's own requirements, under names that begin with the provider's."""
+def _check_requirements(
+    provider: str, provider_rules: ProviderRules, request: RequestView, checked_path: str
+) -> Iterator[Finding]:
+    """Yield what breaks the provider's own requirements below a path, under names that begin with the provider's."""
     for requirement in provider_rules.requirements:
         if not requirement.applies(request):
             continue
         level = get_evidence_level(requirement.evidence)
         for path, message in requirement.find_violations(request):
-            yield Finding(f"{provider}.{requirement.rule}", level, path, message)
+            if path.startswith(checked_path):
+                yield Finding(f"{provider}.{requirement.rule}", level, path, message)
 
 
 def _build_json_finding(body: bytes | Mapping[str, Any], error: Exception) -> Finding:
@@ -146,9 +154,10 @@ def _require_items(name: str, values: object, kind: type[T]) -> tuple[T, ...]:
     return items
 
 
-def _resolve_api(api: str | None, fields: Mapping[str, Raw]) -> str:
+def _resolve_api(api: str | None, fields: Mapping[str, Raw], provider: str | RequestProvider) -> str:
     """Return the API of a body, or raise ``UnrecognizedContent`` if there are no rules for it."""
-    name = api or recognize_api(fields)
+    named_provider = provider if isinstance(provider, str) else provider.name
+    name = api or recognize_api(fields, named_provider)
     if not isinstance(name, str) or name not in API_SPECS:
         raise UnrecognizedContent(f"no rules are known for {name!r}; the APIs are {', '.join(API_SPECS)}")
     return name
