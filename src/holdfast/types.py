@@ -24,6 +24,7 @@ from holdfast.planning.stages.order import NamedStages
 from holdfast.providers.answers.parsed_answer import ParsedAnswer, StopReason
 from holdfast.providers.common.portable_options import FunctionTool
 from holdfast.providers.common.sse import StreamEvent
+from holdfast.providers.dialects.request_provider import RequestProvider
 from holdfast.providers.errors.report import (
     VERDICT_KINDS,
     AnswerReport,
@@ -91,6 +92,7 @@ __all__ = [
     "Reply",
     "RequestFix",
     "RequestInput",
+    "RequestProvider",
     "RequestSetup",
     "ResultLimits",
     "Role",

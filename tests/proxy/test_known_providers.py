@@ -90,7 +90,12 @@ def test_proxy_leaves_out_options_that_the_provider_is_known_to_refuse(
     "body",
     [
         {"model": "devstral-small-2507", "seed": 7, "top_k": 5, "min_p": 0.1, "messages": [USER]},
-        {"model": "glm-4.6", "temperature": 1.5, "chat_template_kwargs": {"enable_thinking": False}, "messages": [USER]},
+        {
+            "model": "glm-4.6",
+            "temperature": 1.5,
+            "chat_template_kwargs": {"enable_thinking": False},
+            "messages": [USER],
+        },
         {"model": "deepseek-v3.1", "tools": [TOOL], "tool_choice": "required", "messages": [USER]},
         {"model": "minimax-m2", "temperature": 1.4, "tools": [{**TOOL, "strict": True}], "messages": [USER]},
         {"model": "kimi-k3", "temperature": 0.3, "messages": [USER]},
@@ -104,7 +109,7 @@ def test_proxy_leaves_options_alone_at_an_unknown_address(body, open_client, mak
 
 
 def test_proxy_makes_messages_valid_but_keeps_options_at_an_unknown_address(open_client, make_upstream):
-    """A gateway may pass the request on to the maker, so the messages follow its rules, and the options the client's."""
+    """A gateway may pass the request on to the maker, so its rules hold for messages; options stay."""
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
     messages.append({"role": "tool", "tool_call_id": "call_abc_123", "content": "a.py"})
     body = {"model": "devstral-small-2507", "seed": 7, "top_k": 5, "tools": [TOOL], "messages": messages}

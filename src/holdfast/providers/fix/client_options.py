@@ -61,7 +61,7 @@ def find_option_fixes(
     ``version`` is the header ``anthropic-version``.
     """
     if dialect.is_provider_guess:
-        return NO_FIELD_FIXES
+        return NO_OPTION_FIXES
     spec = get_api_spec(api)
     stand_in = spec.encode_message(Message.from_text("user", "Continue."), None)
     stub_fields = {key: value for key, value in fields.items() if key != spec.messages_field}
