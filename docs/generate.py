@@ -30,7 +30,7 @@ from holdfast.planning.settings_check import (
 )
 from holdfast.providers.dialects.provider_spec import ProviderSpec
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.rules.rule import get_evidence_level
 from holdfast.providers.rules.validate import ALL_RULES
@@ -218,7 +218,7 @@ def rules() -> str:
 
 # -- providers.md ------------------------------------------------------------------------------------------------------
 
-REQUIREMENTS_HEAD = ("rule", "what a request must keep", "models", "level", "how we know", "source")
+REQUIREMENTS_HEAD = ("rule", "what a request must keep", "models", "how it is mended", "level", "how we know", "source")
 
 
 def providers() -> str:
@@ -253,7 +253,7 @@ def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
     models_by_key: dict[tuple[str, str], list[str]] = {}
     for model in spec.example_models:
         for requirement in spec.rules_by_api[api](model.lower()).requirements:
-            key = (requirement.rule, requirement.text)
+            key = (requirement.rule, requirement.full_text)
             requirements[key] = requirement
             models_by_key.setdefault(key, []).append(model)
     rows: list[tuple[str, ...]] = []
@@ -264,7 +264,7 @@ def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
             names = ", ".join(f"`{model}`" for model in models)
         level = get_evidence_level(requirement.evidence)
         name = f"`{spec.name}.{requirement.rule}`"
-        rows.append((name, requirement.text, names, level, requirement.evidence, requirement.source))
+        rows.append((name, key[1], names, requirement.mended_by, level, requirement.evidence, requirement.source))
     return rows
 
 

@@ -16,6 +16,7 @@ from holdfast.normalize.approvals import find_orphan_approvals
 from holdfast.normalize.ids import NO_CALL_IDS, has_only_valid_ids, is_wire_id, list_server_call_ids
 from holdfast.normalize.media_limit import is_within_media_limits
 from holdfast.normalize.misplaced_results import find_unanswered_computer_calls
+from holdfast.normalize.old_calls import has_refused_old_calls
 from holdfast.normalize.pairing import is_misnamed_result
 from holdfast.normalize.parts import (
     can_be_empty,
@@ -23,6 +24,7 @@ from holdfast.normalize.parts import (
     has_only_valid_calls,
     is_empty_prefill,
     is_unsigned_text,
+    refuses_result_names,
 )
 from holdfast.normalize.result_matching import (
     find_results_of_calls,
@@ -50,7 +52,8 @@ class _HistoryIndex(Struct, frozen=True, gc=False):
     """Indexes of messages that are empty or hold anything but unsigned text, calls, and results of unsigned text."""
 
 
-def _index_history(messages: Sequence[Message]) -> _HistoryIndex:
+def _index_history(messages: Sequence[Message], dialect: Dialect) -> _HistoryIndex:
+    refuses_names = refuses_result_names(dialect)
     calls_by_message: dict[int, list[ToolCall]] = {}
     results_by_message: dict[int, list[ToolResult]] = {}
     unusual_messages: list[int] = []
@@ -62,7 +65,7 @@ def _index_history(messages: Sequence[Message]) -> _HistoryIndex:
                 calls_by_message.setdefault(index, []).append(part)
             elif type(part) is ToolResult and not is_answer:
                 results_by_message.setdefault(index, []).append(part)
-                is_unusual = is_unusual or not part.content
+                is_unusual = is_unusual or not part.content or (refuses_names and bool(part.name))
                 for content_part in part.content:
                     is_unusual = is_unusual or not is_unsigned_text(content_part)
             else:
@@ -93,8 +96,8 @@ def is_normalized_inside(
     if dialect.keeps_client_content:
         if not all(clean_message(message, dialect) is message for message in messages):
             return False
-        return is_within_media_limits(messages, dialect)
-    history = _index_history(messages)
+        return not has_refused_old_calls(messages, dialect) and is_within_media_limits(messages, dialect)
+    history = _index_history(messages, dialect)
     if history.calls and not has_only_valid_calls(history.calls, dialect):
         return False
     if not _has_valid_placement(history, dialect, has_system_field=has_system_field):
@@ -106,6 +109,8 @@ def is_normalized_inside(
     unusual_messages = [messages[index] for index in history.unusual_messages]
     has_opaque_parts = any(Opaque in map(type, message.parts) for message in unusual_messages)
     if has_opaque_parts and _has_unpaired_opaque_parts(messages, dialect):
+        return False
+    if has_opaque_parts and has_refused_old_calls(unusual_messages, dialect):
         return False
     if not has_required_signatures(messages, dialect) or not have_required_reasoning(messages, dialect):
         return False

@@ -24,6 +24,7 @@ from holdfast.normalize.misplaced_results import (
     extract_misplaced_results,
     link_results_without_id,
 )
+from holdfast.normalize.old_calls import replace_old_calls
 from holdfast.normalize.pairing import drop_unfinished_calls, pair_calls_with_results
 from holdfast.normalize.parts import CLEANING_RULES, clean_messages, has_nonblank_content
 from holdfast.normalize.result_media import move_unsupported_result_media
@@ -81,7 +82,7 @@ def normalize_history(
     """
     has_content = not has_system_field or any(map(has_nonblank_content, messages))
     has_system_field = has_system_field and first_position == 0
-    # Most histories need nothing. This check visits each message once, where the passes visit it seventeen times.
+    # Most histories need nothing. This check visits each message once, where the passes visit it eighteen times.
     may_be_normalized = not (
         invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position)
     )
@@ -131,6 +132,7 @@ def _list_passes(
     """Return the passes in order, each with the rule and the reason given for a message that it drops."""
     if dialect.keeps_client_content:  # a server whose rules we do not know: only what Holdfast added is normalized
         return (
+            (replace_old_calls, ("drop", "")),
             (clean_messages, ("empty", "all its content was signed or encrypted for another model")),
             (
                 partial(merge_adjacent_messages, summary_position=summary_position),
@@ -144,6 +146,7 @@ def _list_passes(
     )
     # Each pass relies on those before it. The order has these reasons:
     #
+    # - The old form of calls goes first: all others know calls and results only.
     # - Results get the places and ids by which they can be matched, before anything is matched.
     # - Calls are dropped before cleaning: a dropped call may leave a message, or its thinking, with nothing to send.
     # - Media move out of results before cleaning, which would replace them by a line.
@@ -153,6 +156,7 @@ def _list_passes(
     # - Merging, and all that depends on neighbours and ends, comes when no message moves any more.
     # - Media are counted last.
     return (
+        (replace_old_calls, ("drop", "")),
         (extract_misplaced_results, ("drop", "")),
         (link_results_without_id, ("drop", "")),
         (assign_missing_call_ids, ("drop", "")),

@@ -13,12 +13,14 @@ from operator import is_
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.messages.equality import MESSAGE_FIELD_PREFIX, is_message_field
 from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.references import encode_call_arguments
+from holdfast.messages.strip_foreign import get_opaque_text
 from holdfast.normalize.correct_media import (
     MEDIA_BYTES_RULE,
     correct_media,
@@ -31,6 +33,9 @@ from holdfast.state.dialect import Dialect
 
 # Fields of a message beside its content that count as content: an answer may consist of one of them.
 _CONTENT_FIELD_KINDS = frozenset({"message.refusal", "message.audio", "message.function_call"})
+REFUSAL_RULE = "refusal"
+"""Rule of the edits that send a refusal of the model's as text, where the API has no field or part for it."""
+_REFUSAL_KINDS = frozenset({"message.refusal", "refusal"})
 # Opaque pieces of a result that only record its unusual form. Another API gets no placeholder for them.
 _FORM_ONLY_KINDS = frozenset({"functionResponse"})
 
@@ -59,7 +64,12 @@ def _clean_tracked_message(item: TrackedMessage, dialect: Dialect, *, may_be_pre
         return None
     role = item.message.role
     rules: set[str] = set()
+    sent_ids = set(map(id, message.parts))
+    has_told_refusal = False
     for part in item.message.parts:
+        if role == "assistant" and _get_refusal_words(part):
+            has_told_refusal = has_told_refusal or id(part) not in sent_ids
+            continue
         clean = clean_part(part, dialect, role)
         if clean is part:
             continue
@@ -68,6 +78,9 @@ def _clean_tracked_message(item: TrackedMessage, dialect: Dialect, *, may_be_pre
     reasons = _explain_media_corrections(item.message, dialect)
     if reasons:
         rules -= _MEDIA_RULES
+    if has_told_refusal:
+        problem = f"{dialect.provider or dialect.api} has no place for the model's refusal here"
+        reasons.append((REFUSAL_RULE, f"{problem}; its words are sent as text"))
     why = f"{dialect.provider or dialect.api} does not accept these parts in this form"
     if not reasons or rules:
         reasons += [(rule, why) for rule in sorted(rules) or ["role"]]
@@ -141,22 +154,41 @@ def _drop_foreign_signatures(message: Message, dialect: Dialect) -> Message:
     """Drop or rewrite parts that another model signed; return the same object if there are no such parts."""
     parts: list[Part | None] = []
     for part in message.parts:
-        if isinstance(part, Media | ToolResult) or can_send_signature(part.signature, dialect):
+        is_refused_refusal = message.role == "assistant" and _is_refused_refusal(part, dialect)
+        if isinstance(part, Media | ToolResult) or (
+            can_send_signature(part.signature, dialect) and not is_refused_refusal
+        ):
             parts.append(part)
         else:
-            parts.append(clean_part(part, dialect, ""))
+            parts.append(clean_part(part, dialect, message.role if is_refused_refusal else ""))
     if all(map(is_, parts, message.parts)):
         return message
     return Message(message.role, tuple([part for part in parts if part is not None]))
 
 
+def _is_refused_refusal(part: Part, dialect: Dialect) -> bool:
+    """Return whether ``part`` is a refusal in a field that the server is known not to have."""
+    return type(part) is Opaque and part.kind in dialect.refused_kinds and bool(_get_refusal_words(part))
+
+
 def is_ordinary_part(part: Part, dialect: Dialect, role: str) -> bool:
     """Return whether a part is of the most common kinds and valid: text, a result of text alone, or a call."""
     if type(part) is ToolResult:
-        return role != "assistant" and bool(part.content) and all(map(is_unsigned_text, part.content))
+        if role == "assistant" or not part.content or _has_refused_name(part, dialect):
+            return False
+        return all(map(is_unsigned_text, part.content))
     if type(part) is ToolCall:
         return _clean_call_part(part, dialect, role) is part
     return is_unsigned_text(part)
+
+
+def refuses_result_names(dialect: Dialect) -> bool:
+    """Return whether a result may not carry the name of its tool, as no message may have one."""
+    return "message.name" in dialect.refused_kinds
+
+
+def _has_refused_name(result: ToolResult, dialect: Dialect) -> bool:
+    return bool(result.name) and result.raw is not None and refuses_result_names(dialect)
 
 
 def is_unsigned_text(part: Part) -> bool:
@@ -191,7 +223,10 @@ def _is_metadata_only(part: Part) -> bool:
 
 
 def _drop_exclusive_parts(parts: list[Part | None], dialect: Dialect) -> list[Part | None]:
-    """Drop parts that may only stand alone, if others stand beside them; of several such parts keep the first."""
+    """Drop parts that may only stand alone, if others stand beside them; of several such parts keep the first.
+
+    A refusal is not dropped but becomes text, unless it only repeats the one that is kept.
+    """
     content_indexes: list[int] = []
     exclusive_indexes: list[int] = []
     for index, part in enumerate(parts):
@@ -203,10 +238,15 @@ def _drop_exclusive_parts(parts: list[Part | None], dialect: Dialect) -> list[Pa
     if not exclusive_indexes or len(content_indexes) == 1:
         return parts
     stand_alone = len(exclusive_indexes) == len(content_indexes)
-    dropped_indexes = exclusive_indexes[1:] if stand_alone else exclusive_indexes
+    all_words = {_get_refusal_words(parts[index]) for index in exclusive_indexes}
+    keeps_first = stand_alone and len(all_words) == 1
     remaining_parts = list(parts)
-    for index in dropped_indexes:
-        remaining_parts[index] = None
+    for index in exclusive_indexes:
+        words = _get_refusal_words(parts[index])
+        if keeps_first:
+            remaining_parts[index] = parts[index] if index == exclusive_indexes[0] else None
+        else:
+            remaining_parts[index] = Text(words) if words else None
     return remaining_parts
 
 
@@ -369,8 +409,18 @@ def _can_fetch_url(url: str, dialect: Dialect) -> bool:
 def _clean_opaque_part(part: Opaque, dialect: Dialect, role: str) -> Part | None:
     if _is_opaque_accepted(part, dialect, role):
         return part
+    if role == "assistant" and (words := _get_refusal_words(part)):
+        return Text(words)
     # A user's part is something that they attached; a line says so. Other roles' parts are provider data.
     return Text(format_part_placeholder(part)) if role == "user" else None
+
+
+def _get_refusal_words(part: Part | None) -> str:
+    """Return the words of a refusal, or an empty string for any other part."""
+    if type(part) is not Opaque or part.kind not in _REFUSAL_KINDS:
+        return ""
+    words = get_opaque_text(part)
+    return "" if words.isspace() else words
 
 
 def _is_opaque_accepted(part: Opaque, dialect: Dialect, role: str) -> bool:
@@ -433,6 +483,7 @@ def has_only_valid_calls(calls: Sequence[ToolCall], dialect: Dialect) -> bool:
 
 
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, Any])
+_RAW_FIELDS_DECODER = msgspec.json.Decoder(dict[str, Raw])
 _ANY_JSON_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
@@ -461,6 +512,8 @@ def _clean_result_part(result: ToolResult, dialect: Dialect, role: str) -> ToolR
     """Return the result as it may be sent; the same object if its content is accepted."""
     if role == "assistant":
         return None
+    if _has_refused_name(result, dialect) and result.raw is not None:
+        result = replace(result, name="", raw=_remove_name(result.raw))
     clean_content = [_clean_result_content(part, result, dialect) for part in result.content]
     is_refused_empty = not result.content and not dialect.allows_empty_results and result.raw is not None
     if not is_refused_empty and all(map(is_, clean_content, result.content)):
@@ -468,6 +521,13 @@ def _clean_result_part(result: ToolResult, dialect: Dialect, role: str) -> ToolR
     # Without its raw bytes an empty result is encoded as an empty text, which the API takes.
     remaining_content = tuple(part for part in clean_content if part is not None)
     return replace(result, content=remaining_content, raw=rewrite_result_raw(result, clean_content))
+
+
+def _remove_name(raw: Raw) -> Raw:
+    """Return the JSON of a result without its field ``name``; all other fields keep their bytes."""
+    fields = _RAW_FIELDS_DECODER.decode(raw)
+    fields.pop("name", None)
+    return Raw(msgspec.json.encode(fields))
 
 
 def _clean_result_content(
@@ -511,7 +571,7 @@ _RULE_BY_PART_TYPE: dict[type, str] = {
     ToolResult: "result",
 }
 _MEDIA_RULES = frozenset({_RULE_BY_PART_TYPE[Media], _RULE_BY_PART_TYPE[ToolResult]})
-CLEANING_RULES = frozenset({"role", MEDIA_BYTES_RULE, REASONING_RULE, *_RULE_BY_PART_TYPE.values()})
+CLEANING_RULES = frozenset({"role", MEDIA_BYTES_RULE, REASONING_RULE, REFUSAL_RULE, *_RULE_BY_PART_TYPE.values()})
 """Rules of the edits that clean a message by itself, whatever stands around it."""
 
 

@@ -196,12 +196,19 @@ def has_valid_end_roles(messages: Sequence[Message], dialect: Dialect, first_pos
     ``first_position`` is not 0 if other messages are sent before them.
     """
     opening = next((message for message in messages if message.role != "system"), None)
+    if first_position == 0 and opening is None and messages and _needs_user_after_system(dialect):
+        return False
     if first_position == 0 and opening is not None and not _can_open_conversation(opening, dialect):
         return False
     if not messages or messages[-1].role != "assistant":
         return True
     last = messages[-1]
     return not _is_user_turn_required(last, dialect) and not _has_refused_trailing_space(last, dialect)
+
+
+def _needs_user_after_system(dialect: Dialect) -> bool:
+    """Return whether a request of system messages alone is refused, although they are among the messages."""
+    return dialect.must_start_with_user and not dialect.has_system_field
 
 
 def _can_open_conversation(message: Message, dialect: Dialect) -> bool:
@@ -265,7 +272,7 @@ def _ensure_valid_opening(items: list[TrackedMessage], dialect: Dialect, *, has_
     while opening_index < len(items) and items[opening_index].message.role == "system":
         opening_index += 1
     if opening_index == len(items):
-        if not has_content:
+        if not has_content and not (items and _needs_user_after_system(dialect)):
             return items
         position = items[-1].stop if items else 0
         only_message = Message.from_text("user", CONTINUE_TEXT)

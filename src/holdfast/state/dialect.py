@@ -74,6 +74,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     name_pattern: str = "[A-Za-z0-9_-]+"
     """Regular expression that a tool's whole name must match."""
     name_max: int = 64
+    refuses_old_calls: bool = False
+    """Calls in the old form of Chat Completions (``function_call``, the role ``function``) are known to be refused, so
+    they are sent as calls and results of today."""
     arguments_are_objects: bool = True
     """A call's arguments must be a JSON object, not any other JSON or text."""
     allows_empty_text: bool = False

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps
-from holdfast.providers.dialects.field_requirements import RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.fields import RefusedFields
+from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 

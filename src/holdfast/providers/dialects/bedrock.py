@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast.providers.dialects.field_requirements import (
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirements.fields import (
     KnownFields,
     RefusedBetas,
     RefusedCacheFields,
     RefusedFields,
-    RefusedToolFields,
-    RefusedToolTypes,
     RequiredFields,
 )
-from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
+from holdfast.providers.dialects.requirements.tools import RefusedToolFields, RefusedToolTypes
 from holdfast.providers.rules.envelope import RequestView
 
 _INVOKE_FIELDS = frozenset(
@@ -52,24 +51,27 @@ def _is_invoke_body(request: RequestView) -> bool:
     return "anthropic_version" in request.body
 
 
+_IN_MESSAGES_BODY = Condition("in a body without anthropic_version", lambda request: not _is_invoke_body(request))
+
+
 def _build_messages_rules(model: str) -> ProviderRules:
     requirements: list[Requirement] = [
         KnownFields(
             fields=_INVOKE_FIELDS,
-            applies=_is_invoke_body,
+            when=Condition("in a body with anthropic_version", _is_invoke_body),
             evidence="observed",
             source="'Extra inputs are not permitted'; fields: AWS user guide, parameters of Anthropic Claude Messages",
         ),
         RequiredFields(
             fields=("anthropic_version",),
             value="bedrock-2023-05-31",
-            applies=lambda request: "model" not in request.body,
+            when=Condition("in a body without model", lambda request: "model" not in request.body),
             source="AWS user guide, parameters of Anthropic Claude Messages: InvokeModel, 2026-11",
         ),
         RefusedFields(
             fields=("anthropic_beta", "betas"),
             reason="beside a model in the body, betas are a header",
-            applies=lambda request: not _is_invoke_body(request),
+            when=_IN_MESSAGES_BODY,
             source="AWS user guide, inference-messages-api, 2026-11",
         ),
         RefusedCacheFields(
@@ -80,7 +82,7 @@ def _build_messages_rules(model: str) -> ProviderRules:
         RefusedFields(
             fields=("cache_control",),
             reason="automatic caching is not available on Bedrock",
-            applies=lambda request: not _is_invoke_body(request),
+            when=_IN_MESSAGES_BODY,
             source="platform.claude.com/docs, Claude in Amazon Bedrock, 2026-07",
         ),
         RefusedToolTypes(

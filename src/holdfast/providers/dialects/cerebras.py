@@ -5,9 +5,10 @@ Sources: inference-docs.cerebras.ai, and refusals in public issues.
 
 from __future__ import annotations
 
-from holdfast.providers.dialects.chat_requirements import RefusedMessageFields
-from holdfast.providers.dialects.field_requirements import AllowedValues, RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirements.fields import AllowedValues, RefusedFields
+from holdfast.providers.dialects.requirements.messages import RefusedMessageFields
+from holdfast.providers.dialects.requirements.tools import NoOldTools
 
 _REQUIREMENTS = (
     RefusedMessageFields(
@@ -34,14 +35,24 @@ _REQUIREMENTS = (
         evidence="observed",
         source="DraftNRun/draftnrun#710, 2026-05",
     ),
+    NoOldTools(
+        # Nobody reported it, but other fields that Cerebras does not know are refused in a message.
+        evidence="inferred",
+        source="inference-docs.cerebras.ai/capabilities/tool-use has tools and tool_calls only; unknown fields: "
+        "QwenLM/qwen-code#11045, 2026-09-04",
+    ),
 )
 
 
 def _build_chat_rules(_model: str) -> ProviderRules:
     return ProviderRules(
         requirements=_REQUIREMENTS,
-        dialect_changes={"reasoning_fields": ("reasoning",), "allows_thinking_in_any_role": False},
-        refused_kinds=("message.reasoning_details",),
+        dialect_changes={
+            "reasoning_fields": ("reasoning",),
+            "allows_thinking_in_any_role": False,
+            "refuses_old_calls": True,
+        },
+        refused_kinds=("message.refusal",),  # unknown fields of a message are refused
         skipped_rules=frozenset({"tool-schema", "images"}),
     )
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast.providers.dialects.chat_requirements import AllowedRoles, PartTypes, ReturnedReasoning
-from holdfast.providers.dialects.field_requirements import NumberRange, ToolChoices
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import NumberRange
+from holdfast.providers.dialects.requirements.messages import AllowedRoles, PartTypes, ReturnedReasoning
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
+from holdfast.providers.dialects.requirements.tools import NoOldTools, ToolChoices
 from holdfast.providers.rules.envelope import RequestView
 
 _NEVER_THINKS = re.compile(r"deepseek-chat")
@@ -23,6 +24,9 @@ def _is_thinking(request: RequestView) -> bool:
     return bool(request.get_option("thinking", "type") != "disabled")
 
 
+_WHILE_THINKING = Condition("while the model thinks", _is_thinking)
+
+
 def _is_thinking_with_tools(request: RequestView) -> bool:
     return _is_thinking(request) and bool(request.get_list("tools"))
 
@@ -31,8 +35,14 @@ def _build_chat_rules(model: str) -> ProviderRules:
     requirements: list[Requirement] = [
         AllowedRoles(
             roles=("system", "user", "assistant", "tool", "latest_reminder"),
+            of_other_rules=("function",),
             evidence="observed",
             source="\"unknown variant 'developer'\": decolua/9router#773, 2026-05-02",
+        ),
+        NoOldTools(
+            evidence="observed",
+            source="the role function is none of the variants that 'unknown variant' lists: decolua/9router#773, "
+            "2026-05-02; tools alone: api-docs.deepseek.com/api/create-chat-completion",
         ),
         ToolChoices(
             choices=("auto", "none", "required", "named"),
@@ -54,6 +64,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         "max_tokens_field": "max_tokens",  # the only limit in its reference
         "reasoning_fields": ("reasoning_content",),
         "allows_empty_reasoning": True,
+        "refuses_old_calls": True,
         # "Told from the bytes, not the declared type" (guide to vision, via opencode#47965).
         "tells_media_from_bytes": True,
     }
@@ -64,20 +75,21 @@ def _build_chat_rules(model: str) -> ProviderRules:
                 fields=("reasoning_content",),
                 scope="all",
                 accepts_empty=True,
-                applies=_is_thinking_with_tools,
+                when=Condition("while the model thinks and has tools", _is_thinking_with_tools),
                 source="api-docs.deepseek.com/guides/thinking_mode, 2026-08; 'must be passed back to the API': "
                 "wavetermdev/waveterm#3266, 2026-05-01; an empty text is taken: openclaw/openclaw#73417, 2026-04-28",
             ),
             ToolChoices(
                 choices=("auto", "none"),
                 reason="it is refused while the model thinks",
-                applies=_is_thinking,
+                when=_WHILE_THINKING,
                 evidence="observed",
                 source="'Thinking mode does not support this tool_choice': osaurus-ai/osaurus#1940, 2026-07-08",
             ),
         ]
     if _READS_TEXT_ONLY.match(model):
         dialect_changes["allows_media"] = False
+        dialect_changes["allowed_kinds_by_role"] = dict.fromkeys(("system", "user", "assistant", "tool"), ())
         requirements.append(
             PartTypes(
                 types=("text",),
@@ -88,7 +100,8 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
-        refused_kinds=("message.role",),  # the role developer becomes system
+        # The role developer becomes system; the reference (api/create-chat-completion) has no refusal in an answer.
+        refused_kinds=("message.role", "message.refusal"),
         # Sixteen stop sequences, 600 images (guides), and a role of its own; how many tools is not documented.
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "media-bytes"}),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.dialects.chat_requirements import UserMessageRequired
-from holdfast.providers.dialects.field_requirements import AllowedValues, NumberRange
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import AllowedValues, NumberRange
+from holdfast.providers.dialects.requirements.messages import UserMessageRequired
+from holdfast.providers.dialects.requirements.requirement import Requirement
 
 _REFERENCE = "docs.z.ai/api-reference/llm/chat-completion, 2026-11"
 _THINKS_ALWAYS = re.compile(r"glm-5\.3")
@@ -58,6 +58,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "must_start_with_user": True,
             "reasoning_fields": ("reasoning_content",),
         },
+        refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "stop", "images", "one-limit"}),
     )
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.dialects.chat_requirements import RefusedMessageFields
-from holdfast.providers.dialects.field_requirements import AllowedValues, FixedValues, RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import AllowedValues, FixedValues, RefusedFields
+from holdfast.providers.dialects.requirements.messages import RefusedMessageFields
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
 from holdfast.providers.rules.envelope import RequestView
 
 _DOCS = "console.groq.com/docs/openai, 2026-11"
@@ -28,7 +28,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         RefusedFields(fields=("logprobs", "logit_bias", "top_logprobs"), source=_DOCS),
         RefusedFields(
             fields=("store",),
-            takes_null=False,
+            refuses_null=True,
             evidence="observed",
             source="\"property 'store' is unsupported, did you mean 'stop'?\": public issue chatbot#21, 2025",
         ),
@@ -43,18 +43,24 @@ def _build_chat_rules(model: str) -> ProviderRules:
             fields_by_role={
                 "system": ("name",),
                 "user": ("name",),
-                "assistant": ("name", "reasoning_content", "reasoning_details", "function_call"),
+                "assistant": ("name", "reasoning_content", "reasoning_details"),
                 "tool": ("name",),
             },
             evidence="observed",
-            source=f"name: {_DOCS}; \"property 'reasoning_content' is unsupported\": janhq/jan#8136, 2026; "
-            "function_call: BerriAI/litellm#5839",
+            source=f"name: {_DOCS}; \"property 'reasoning_content' is unsupported\": janhq/jan#8136, 2026",
+        ),
+        # The old form itself is taken: groq/groq-python, generated from the API's schema, has it.
+        RefusedMessageFields(
+            fields_by_role={"assistant": ("function_call",)},
+            refuses_only_null=True,
+            evidence="observed",
+            source="BerriAI/litellm#5839",
         ),
         AllowedValues(
             field="reasoning_format",
             values=("parsed", "hidden"),
             replacements={"raw": "parsed"},
-            applies=_has_tools_or_json_mode,
+            when=Condition("with tools or in JSON mode", _has_tools_or_json_mode),
             source=_REASONING_DOCS,
         ),
     ]
@@ -78,7 +84,8 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning",), "allows_thinking_in_any_role": False},
-        refused_kinds=("message.name", "message.function_call", "message.reasoning_details"),
+        # Its messages have no refusal: groq/groq-python, types of chat, 2026.
+        refused_kinds=("message.refusal",),
         skipped_rules=frozenset({"tool-schema", "images"}),
     )
 

@@ -8,22 +8,11 @@ from __future__ import annotations
 import re
 
 from holdfast.providers.common.schemas.limits import SchemaLimits
-from holdfast.providers.dialects.chat_requirements import (
-    ImageTypes,
-    ImageUrls,
-    NonEmptyAnswers,
-    ReturnedReasoning,
-)
-from holdfast.providers.dialects.field_requirements import (
-    AllowedValues,
-    ExclusiveFields,
-    FixedValues,
-    ToolChoices,
-    ToolNames,
-    ToolSchemas,
-)
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import AllowedValues, ExclusiveFields, FixedValues
+from holdfast.providers.dialects.requirements.messages import ImageTypes, ImageUrls, NonEmptyAnswers, ReturnedReasoning
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
+from holdfast.providers.dialects.requirements.tools import NoOldTools, ToolChoices, ToolNames, ToolSchemas
 from holdfast.providers.rules.envelope import RequestView
 
 _K3 = re.compile(r"(?:kimi-)?k3")
@@ -52,6 +41,9 @@ def _is_thinking(request: RequestView) -> bool:
     return bool(request.get_option("thinking", "type") != "disabled")
 
 
+_WHILE_THINKING = Condition("while the model thinks", _is_thinking)
+
+
 def _is_not_thinking(request: RequestView) -> bool:
     return not _is_thinking(request)
 
@@ -63,6 +55,12 @@ def _build_chat_rules(model: str) -> ProviderRules:
             evidence="observed",
             source="\"the message at position N with role 'assistant' must not be empty\": "
             "MoonshotAI/kimi-code#1985, 2026-07-21",
+        ),
+        NoOldTools(
+            # An answer with nothing but function_call counts as empty there (see the rule above).
+            evidence="inferred",
+            source="platform.kimi.ai/docs/guide/use-kimi-api-to-complete-tool-calls, 2026-11, has tools and tool_calls "
+            "only",
         ),
         ImageUrls(
             prefixes=("data:", "ms://"),
@@ -95,19 +93,19 @@ def _build_chat_rules(model: str) -> ProviderRules:
             ReturnedReasoning(
                 fields=("reasoning_content",),
                 scope="calls",
-                applies=_is_thinking,
+                when=_WHILE_THINKING,
                 evidence="observed",
                 source="'reasoning_content is missing in assistant tool call message': continuedev/continue#11711, "
                 "2026-03-22; an empty text is refused too: farion1231/cc-switch#2365",
             ),
             FixedValues(
                 values={"temperature": 1, "top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
-                applies=_is_thinking,
+                when=_WHILE_THINKING,
                 source=_SAMPLING_SOURCE,
             ),
             FixedValues(
                 values={"temperature": 0.6, "top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0},
-                applies=_is_not_thinking,
+                when=Condition("while thinking is turned off", _is_not_thinking),
                 source=_SAMPLING_SOURCE,
             ),
         ]
@@ -133,7 +131,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             ToolChoices(
                 choices=("auto", "none"),
                 reason="it is refused while the model thinks",
-                applies=_is_thinking,
+                when=_WHILE_THINKING,
                 evidence="observed",
                 source="\"tool_choice 'required' is incompatible with thinking enabled\": "
                 "UKGovernmentBEIS/inspect_ai#5152, 2026-08-31",
@@ -153,6 +151,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         dialect_changes={
             "allows_empty_text": True,
             "allows_empty_answers": False,
+            "refuses_old_calls": True,
             "name_pattern": "[a-zA-Z][a-zA-Z0-9_-]*",
             "media_types": _IMAGE_TYPES,
             "allows_media_urls": False,
@@ -160,6 +159,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "reasoning_fields": ("reasoning_content",),
             "reasoning_scope": "calls" if can_think else "",
         },
+        refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 

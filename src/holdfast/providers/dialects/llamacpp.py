@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from holdfast.providers.dialects.chat_requirements import LastMessage, PartTypes
-from holdfast.providers.dialects.field_requirements import AllowedValues, ExclusiveFields, RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import AllowedValues, ExclusiveFields, RefusedFields
+from holdfast.providers.dialects.requirements.messages import LastMessage, NoNullContent, PartTypes
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
+from holdfast.providers.dialects.requirements.tools import NoOldTools
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
@@ -25,12 +26,14 @@ _MEDIA_TYPES = (
 """What can be sent as bytes; documents are refused."""
 _ROLES = ("system", "user", "assistant", "tool")
 _SOURCE = "ggml-org/llama.cpp tools/server, autumn 2026"
+_NO_CONTENT = f"{_SOURCE}: \"Assistant message must contain either 'content' or 'tool_calls'!\""
 
 
 class SinglePrefill(Requirement, frozen=True, kw_only=True):
     """The messages do not end in two assistant messages: the last one is a beginning of the answer."""
 
     rule: ClassVar[str] = "two-answers"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("merges_same_role",)
 
     @property
     def text(self) -> str:
@@ -57,9 +60,12 @@ def _build_chat_rules(_model: str) -> ProviderRules:
     return ProviderRules(
         requirements=(
             SinglePrefill(source=_SOURCE),
+            NoOldTools(source=_NO_CONTENT),
+            NoNullContent(source=_NO_CONTENT),
             PartTypes(types=("text", "image_url", "input_audio"), source=f"{_SOURCE}: 'unsupported content[].type'"),
             LastMessage(
-                applies=_thinks_by_template, source=f"{_SOURCE}: 'prefill is incompatible with enable_thinking'"
+                when=Condition("while the chat template lets the model think", _thinks_by_template),
+                source=f"{_SOURCE}: 'prefill is incompatible with enable_thinking'",
             ),
             ExclusiveFields(fields=("tools", "grammar"), source=f"{_SOURCE}: 'Cannot use custom grammar'"),
             AllowedValues(
@@ -71,15 +77,18 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             RefusedFields(
                 fields=("logprobs",),
                 reason="it is refused in a stream with tools",
-                applies=_streams_with_tools,
+                when=Condition("in a stream with tools", _streams_with_tools),
                 source=_SOURCE,
             ),
         ),
         dialect_changes={
             "merges_same_role": True,
+            "refuses_old_calls": True,
             "media_types": _MEDIA_TYPES,
             "allowed_kinds_by_role": dict.fromkeys(_ROLES, ()),
         },
+        # A refusal is nowhere read, and an answer without content is refused.
+        refused_kinds=("message.refusal",),
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "unknown-part"}),
     )
 

@@ -5,8 +5,9 @@ Source: lmstudio-ai/docs, 2026-04-29.
 
 from __future__ import annotations
 
-from holdfast.providers.dialects.field_requirements import AllowedValues, ToolChoices
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirements.fields import AllowedValues
+from holdfast.providers.dialects.requirements.tools import ToolChoices
 
 _DOCS = "lmstudio-ai/docs, OpenAI compatibility, 2026-04-29"
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from holdfast.providers.dialects.chat_requirements import MaxSystemMessages, ObjectArguments
-from holdfast.providers.dialects.field_requirements import (
-    AllowedValues,
-    NumberRange,
-    RequiredToolParameters,
-    ToolTypes,
-)
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import AllowedValues, NumberRange
+from holdfast.providers.dialects.requirements.messages import MaxSystemMessages, ObjectArguments
+from holdfast.providers.dialects.requirements.requirement import Requirement
+from holdfast.providers.dialects.requirements.tools import RequiredToolParameters, ToolTypes
 
 _M2 = re.compile(r"minimax-m2")
 _M3 = re.compile(r"minimax-m3(?!\.)")
@@ -78,6 +74,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
+        refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.dialects.chat_requirements import (
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirements.fields import AllowedValues, KnownFields
+from holdfast.providers.dialects.requirements.messages import (
     AllowedRoles,
     CallIdForm,
     KnownMessageFields,
@@ -15,9 +17,8 @@ from holdfast.providers.dialects.chat_requirements import (
     NoUserAfterResults,
     PartTypes,
 )
-from holdfast.providers.dialects.field_requirements import AllowedValues, KnownFields
-from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
+from holdfast.providers.dialects.requirements.tools import NoOldTools
 
 _CHOOSES_TO_THINK = re.compile(r"mistral-(?:small-2603|medium-3[.-]5|medium-2604)")
 _SCHEMA = "schema of mistralai/client-python, 2026-06-30"
@@ -48,9 +49,15 @@ _KNOWN_FIELDS = frozenset(
     }
 )
 _REQUIREMENTS = (
-    AllowedRoles(roles=("system", "user", "assistant", "tool"), source=_SCHEMA),
+    AllowedRoles(
+        roles=("system", "user", "assistant", "tool"),
+        of_other_rules=("function",),
+        source=_SCHEMA,
+    ),
+    NoOldTools(source=_SCHEMA),
     KnownFields(
         fields=_KNOWN_FIELDS,
+        of_other_rules=frozenset({"functions", "function_call"}),
         renamed={"max_completion_tokens": "max_tokens", "seed": "random_seed"},
         source=f"422 extra_forbidden: partITech/php-mistral#76, 2025-11-13; fields: {_SCHEMA}",
     ),
@@ -77,6 +84,7 @@ _REQUIREMENTS = (
             "assistant": ("role", "content", "tool_calls", "prefix"),
             "tool": ("role", "content", "tool_call_id", "name"),
         },
+        of_other_rules=("function_call",),
         evidence="observed",
         source=f"422 extra_forbidden: BerriAI/litellm#30835, 2026-06-19, and #30882, 2026-06-20; fields: {_SCHEMA}",
     ),
@@ -105,6 +113,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "must_start_with_user": True,
             "must_end_with_user": True,
             "system_position": "first",
+            "refuses_old_calls": True,
             "arguments_are_objects": True,
             "unique_ids": True,
             "allows_blank_text": False,
@@ -117,7 +126,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "allows_thinking_in_any_role": False,
             # Eight on a vision model of 2025: earendil-works/pi#120.
             "max_images": 8,
-            "allowed_kinds_by_role": {"system": (), "assistant": ("refusal", "thinking"), "tool": ()},
+            "allowed_kinds_by_role": {"system": (), "assistant": ("thinking",), "tool": ()},
             "prefill_marks": ("message.prefix",),
             "message_field_kinds": ("message.prefix",),
         },

@@ -2,7 +2,7 @@
 
 A provider's file says in ``ProviderRules`` what differs from the API: ``dialect_changes`` for normalization, which
 makes a history valid there, and ``requirements`` for the validator, which finds what is not. Both are stated for one
-model, since many rules depend on it.
+model, since many rules depend on it. A requirement names the fields of the dialect that keep it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 
 
 class ProviderRules(Struct, frozen=True):
@@ -23,7 +23,7 @@ class ProviderRules(Struct, frozen=True):
     dialect_changes: Mapping[str, Any] = {}
     """Fields of ``Dialect`` that have another value here than in the API's own dialect."""
     refused_kinds: tuple[str, ...] = ()
-    """Further kinds of opaque parts that are left out; see ``Dialect.refused_kinds``."""
+    """Kinds of opaque parts that are left out beside those that a requirement names; see ``Dialect.refused_kinds``."""
     accepted_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts that are taken here although the API refuses them."""
     refused_stream_fields: frozenset[str] = frozenset()
@@ -36,6 +36,14 @@ class ProviderRules(Struct, frozen=True):
     Requirements of its own may have the same name; they still hold. List ``tool-schema`` unless the server enforces the
     same limits on schemas as the maker of the API.
     """
+
+    @property
+    def all_refused_kinds(self) -> tuple[str, ...]:
+        """All kinds of opaque parts that are left out here although the API takes them."""
+        kinds = list(self.refused_kinds)
+        for requirement in self.requirements:
+            kinds += requirement.refused_kinds
+        return tuple(dict.fromkeys(kinds))
 
 
 class ProviderSpec(Struct, frozen=True):

@@ -9,10 +9,11 @@ import re
 from typing import ClassVar
 
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps
-from holdfast.providers.dialects.chat_requirements import AllowedRoles
-from holdfast.providers.dialects.field_requirements import NumberRange, ToolChoices
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.fields import NumberRange
+from holdfast.providers.dialects.requirements.messages import AllowedRoles
+from holdfast.providers.dialects.requirements.requirement import Condition, Replacements, Requirement
+from holdfast.providers.dialects.requirements.tools import ToolChoices
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
@@ -68,7 +69,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         ToolChoices(
             choices=("auto", "none"),
             reason="it is refused while the model thinks",
-            applies=_is_thinking,
+            when=Condition("while the model thinks", _is_thinking),
             evidence="observed",
             source="'tool_choice parameter does not support being set to required or object in thinking mode': "
             "cloudwego/eino#994, 2026-04-24",
@@ -95,7 +96,8 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning_content",)},
-        refused_kinds=("message.role",),  # the role developer becomes system
+        # The role developer becomes system; the reference has no refusal in an answer.
+        refused_kinds=("message.role", "message.refusal"),
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "sampling", "roles"}),
     )
 

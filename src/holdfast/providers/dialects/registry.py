@@ -23,7 +23,7 @@ from holdfast.providers.dialects.ollama import OLLAMA
 from holdfast.providers.dialects.openrouter import OPENROUTER
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.qwen import QWEN
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.dialects.sglang import SGLANG
 from holdfast.providers.dialects.vertex import VERTEX
 from holdfast.providers.dialects.vllm import VLLM
@@ -97,7 +97,7 @@ def adapt_dialect(dialect: Dialect, provider: str, rules: ProviderRules) -> Dial
     """Return the dialect of an API by ``rules``; ``provider`` is empty for an open model whose server is not known."""
     refused_kinds = (
         *(kind for kind in dialect.refused_kinds if kind not in rules.accepted_kinds),
-        *rules.refused_kinds,
+        *rules.all_refused_kinds,
     )
     if not rules.keeps_size_limits:
         dialect = replace(dialect, max_images=NO_LIMIT, max_bytes=NO_LIMIT)

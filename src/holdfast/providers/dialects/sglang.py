@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps
 from holdfast.providers.common.schemas.limits import SchemaLimits
-from holdfast.providers.dialects.chat_requirements import AllowedRoles, RefusedPartTypes
-from holdfast.providers.dialects.field_requirements import ToolSchemas, iter_functions
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.messages import AllowedRoles, RefusedPartTypes
+from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.tools import ToolSchemas, iter_functions
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from holdfast.providers.dialects.field_requirements import (
+from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirements.fields import (
     RefusedBetas,
     RefusedCacheFields,
     RefusedFields,
-    RefusedToolTypes,
     RequiredFields,
 )
-from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
+from holdfast.providers.dialects.requirements.tools import RefusedToolTypes
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
@@ -78,7 +78,7 @@ _CLAUDE_REQUIREMENTS: tuple[Requirement, ...] = (
     RefusedFields(
         fields=("context_management",),
         reason="it is refused without its beta",
-        applies=_lacks_edit_beta,
+        when=Condition("without a beta for context edits or compaction", _lacks_edit_beta),
         evidence="observed",
         source="'context_management: Extra inputs are not permitted': anthropics/claude-code#21612, 2026-02",
     ),

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.providers.dialects.field_requirements import (
-    FieldNeedsField,
-    NoEmptyTools,
-    RefusedToolTypes,
-    TextForm,
-    ToolTypes,
-)
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
+from holdfast.providers.dialects.requirements.fields import FieldNeedsField, TextForm
+from holdfast.providers.dialects.requirements.tools import NoEmptyTools, RefusedToolTypes, ToolTypes
 
 _SOURCE = "vllm 0.33 source, entrypoints/openai, 2026-11"
 

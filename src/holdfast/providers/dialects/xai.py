@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-from holdfast.providers.dialects.field_requirements import AllowedValues, MaxTools, RefusedFields
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirement import Requirement
+from holdfast.providers.dialects.requirements.fields import AllowedValues, RefusedFields
+from holdfast.providers.dialects.requirements.requirement import Requirement
+from holdfast.providers.dialects.requirements.tools import MaxTools
 
 _EFFORTS_BY_MODEL = (
     (re.compile(r"grok-4\.6"), ("low", "medium", "high", "xhigh")),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message, collect_media_in_messages, format_part_placeholder, get_result_text
+from holdfast.messages.old_calls import has_old_call, rewrite_old_calls
 from holdfast.messages.parts import Media, Opaque, Part, Thinking, ToolResult
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.strip_foreign import (
@@ -18,6 +19,7 @@ from holdfast.messages.strip_foreign import (
     is_message_or_field,
     strip_foreign_content,
 )
+from holdfast.normalize.ids import mint_call_id
 from holdfast.normalize.result_media import move_media_after_results
 from holdfast.normalize.roles import CONTINUE_TEXT
 from holdfast.normalize.tracked_messages import TrackedMessage
@@ -32,6 +34,7 @@ from holdfast.providers.requests.parsed_request import ParsedRequest, parse_requ
 from holdfast.providers.requests.recognize import recognize_api
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.codec.reading import get_decoder
+from holdfast.state.dialect import Dialect
 
 
 def convert_request(
@@ -58,7 +61,7 @@ def convert_request(
         if not has_other_model:
             return request, ()
         return replace_json_fields(request, fields, {"model": encode_json(model)}), ()
-    parsed_request = parse_request(request, api)
+    parsed_request = _rewrite_old_calls(parse_request(request, api), get_api_dialect(target_api, model))
     _require_inline_history(parsed_request)
     source_spec = get_api_spec(parsed_request.api)
     source_options = read_request_options(parsed_request.api, parsed_request.fields, source_spec.messages_field)
@@ -147,6 +150,15 @@ def _convert_messages(
         messages.append(Message.from_text("user", CONTINUE_TEXT))
         notes.append(f"a user message was added, because the API needs one: {CONTINUE_TEXT!r}")
     return messages, [*notes, *describe_unshown_media(messages, spec)]
+
+
+def _rewrite_old_calls(parsed_request: ParsedRequest, dialect: Dialect) -> ParsedRequest:
+    """Put calls and results in the place of Chat's old form, which no other API has."""
+    messages = [sized_message.message for sized_message in parsed_request.messages]
+    if not any(map(has_old_call, messages)):
+        return parsed_request
+    new_messages = rewrite_old_calls(messages, lambda seed: mint_call_id(seed, dialect))
+    return replace(parsed_request, messages=tuple(map(SizedMessage, new_messages)))
 
 
 def move_result_media(messages: Sequence[Message], spec: ApiSpec) -> tuple[list[Message], list[str]]:

@@ -63,5 +63,10 @@ def relax_dialect(dialect: Dialect) -> Dialect:
     """
     if not dialect.merges_same_role:
         return dialect
-    own = replace(OPENAI_CHAT_DIALECT, model=dialect.model, refused_kinds=dialect.refused_kinds)
+    own = replace(
+        OPENAI_CHAT_DIALECT,
+        model=dialect.model,
+        refused_kinds=dialect.refused_kinds,
+        refuses_old_calls=dialect.refuses_old_calls,
+    )
     return lift_known_limits(relax_turn_order(own))

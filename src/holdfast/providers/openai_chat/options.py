@@ -69,10 +69,11 @@ def read_options(body: dict[str, Any]) -> PortableOptions:
     if max_tokens is None:
         max_tokens = as_int(body.get("max_tokens"))
     field_names = (
-        "tools functions tool_choice max_completion_tokens max_tokens stop temperature top_p stream stream_options"
-        " parallel_tool_calls logprobs"
+        "tools functions tool_choice function_call max_completion_tokens max_tokens stop temperature top_p stream"
+        " stream_options parallel_tool_calls logprobs"
     )
-    choice, chosen, allowed = read_tool_choice(body.get("tool_choice"))
+    # ``function_call`` is the deprecated form of ``tool_choice``.
+    choice, chosen, allowed = read_tool_choice(body.get("tool_choice") or body.get("function_call"))
     shared_options = read_shared_options(SHARED_FORM, body)
     return PortableOptions(
         tools=tuple([read_tool(as_dict(tool.get("function")), "parameters") for tool in own_tools]),

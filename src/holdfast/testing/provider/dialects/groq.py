@@ -41,11 +41,11 @@ def _check_top_fields(request: ServerRequest) -> ServerErrors:
 
 
 def _check_message_fields(request: ServerRequest) -> ServerErrors:
-    """A message has no name, no reasoning_content, and no function_call that is null."""
+    """A message has no name, no reasoning_content, and no function_call that is null; a function result has a name."""
     for index, message in request.messages:
         role = message.get("role")
         for name in ("reasoning_content", "name"):
-            if name in message and role != "tool":
+            if name in message and role not in ("tool", "function"):
                 yield _refuse_property(index, role, name)
         if role == "assistant" and "function_call" in message and message["function_call"] is None:
             yield _refuse_property(index, role, "function_call")
@@ -126,7 +126,8 @@ GROQ = ServerDialect(
         ServerRule(
             "groq.message-fields",
             _check_message_fields,
-            "console.groq.com/docs/openai; janhq/jan#8136; freellmapi#1070, 2026-08-30; BerriAI/litellm#5839",
+            "console.groq.com/docs/openai; groq/groq-python types of chat, 2026; janhq/jan#8136;"
+            " freellmapi#1070, 2026-08-30; BerriAI/litellm#5839",
         ),
         ServerRule(
             "groq.tool-count",

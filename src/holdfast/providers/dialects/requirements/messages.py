@@ -11,12 +11,13 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from holdfast.messages.equality import MESSAGE_FIELD_PREFIX
 from holdfast.messages.message import format_part_placeholder
+from holdfast.messages.old_calls import OLD_CALL_FIELD
 from holdfast.messages.parts import Media
 from holdfast.providers.common.json.json_path import JsonTree, PathSteps
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.dialects.field_requirements import join_names
-from holdfast.providers.dialects.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement, join_names
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import Violations, format_json_value
 
@@ -25,7 +26,10 @@ class AllowedRoles(Requirement, frozen=True, kw_only=True):
     """The only roles."""
 
     rule: ClassVar[str] = "roles"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("refused_kinds", "refuses_old_calls")
     roles: tuple[str, ...]
+    of_other_rules: tuple[str, ...] = ()
+    """Roles that are refused too, but that another requirement is about."""
 
     @property
     def text(self) -> str:
@@ -35,7 +39,7 @@ class AllowedRoles(Requirement, frozen=True, kw_only=True):
     def find_violations(self, request: ChatView) -> Violations:
         """Yield the messages of other roles."""
         for index, _, role in request.message_objects:
-            if role not in self.roles:
+            if role not in self.roles and role not in self.of_other_rules:
                 problem = f"the role {role or 'of this message'} is refused here"
                 yield f"$.messages[{index}].role", f"{problem}; use {join_names(self.roles, 'or')}"
 
@@ -44,6 +48,7 @@ class CallIdForm(Requirement, frozen=True, kw_only=True):
     """The form of the ids of calls."""
 
     rule: ClassVar[str] = "call-ids"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("id_pattern", "id_min", "id_max")
     pattern: str
     """Regular expression for a whole id."""
     form: str
@@ -67,6 +72,7 @@ class NoUserAfterResults(Requirement, frozen=True, kw_only=True):
     """A user's message may not follow a tool message."""
 
     rule: ClassVar[str] = "user-after-tool"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("needs_answer_after_results",)
 
     @property
     def text(self) -> str:
@@ -87,6 +93,7 @@ class LastMessage(Requirement, frozen=True, kw_only=True):
     """The last message may not be the assistant's, unless it is marked as the beginning of the answer."""
 
     rule: ClassVar[str] = "last-message"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("must_end_with_user", "prefill_marks")
     mark: str = ""
     """The field that marks a beginning of the answer when it is true (``prefix``); empty if there is none."""
 
@@ -110,6 +117,7 @@ class MaxSystemMessages(Requirement, frozen=True, kw_only=True):
     """The largest number of system messages."""
 
     rule: ClassVar[str] = "system-count"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("merges_system", "system_position")
     count: int = 1
 
     @property
@@ -131,6 +139,7 @@ class UserMessageRequired(Requirement, frozen=True, kw_only=True):
     """A request of nothing but system and assistant messages is refused."""
 
     rule: ClassVar[str] = "user-required"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("must_start_with_user",)
 
     @property
     def text(self) -> str:
@@ -147,6 +156,7 @@ class NonEmptyAnswers(Requirement, frozen=True, kw_only=True):
     """An assistant message without text and calls is refused."""
 
     rule: ClassVar[str] = "empty-answer"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("allows_empty_answers",)
 
     @property
     def text(self) -> str:
@@ -160,25 +170,53 @@ class NonEmptyAnswers(Requirement, frozen=True, kw_only=True):
                 yield f"$.messages[{index}].content", "the assistant message is empty; leave the message out"
 
 
+class NoNullContent(Requirement, frozen=True, kw_only=True):
+    """A message without calls has content."""
+
+    rule: ClassVar[str] = "null-content"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("allows_empty_messages", "refused_kinds")
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "The content of a message without calls is not null."
+
+    def find_violations(self, request: ChatView) -> Violations:
+        """Yield the messages with neither content nor calls; the old form of calls is the matter of another rule."""
+        for index, message, _ in request.message_objects:
+            has_calls = message.get("tool_calls") or message.get(OLD_CALL_FIELD) is not None
+            if message.get("content") is None and not has_calls:
+                yield f"$.messages[{index}].content", "the content is null without calls; send a text"
+
+
 class RefusedMessageFields(Requirement, frozen=True, kw_only=True):
-    """Fields of messages that the provider refuses, by role."""
+    """Fields of messages that the provider refuses, by role. A null is refused too."""
 
     rule: ClassVar[str] = "message-field"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("refused_kinds", "reasoning_fields")
     fields_by_role: Mapping[str, tuple[str, ...]]
-    takes_null: bool = False
-    """Whether a null under that name is accepted."""
+    refuses_only_null: bool = False
+    """Whether any other value under that name is accepted."""
 
     @property
     def text(self) -> str:
         """The rule in one sentence."""
         parts = [f"{join_names(names)} ({role})" for role, names in self.fields_by_role.items()]
-        return f"A message has no fields {join_names(parts)}."
+        return f"A message has no {'null in the ' if self.refuses_only_null else ''}fields {join_names(parts)}."
+
+    @property
+    def refused_kinds(self) -> tuple[str, ...]:
+        """The parts that such fields become."""
+        if self.refuses_only_null:
+            return ()
+        names = dict.fromkeys(name for names in self.fields_by_role.values() for name in names)
+        return tuple(f"{MESSAGE_FIELD_PREFIX}{name}" for name in names)
 
     def find_violations(self, request: ChatView) -> Violations:
         """Yield the refused fields."""
         for index, message, role in request.message_objects:
             for name in self.fields_by_role.get(role, ()):
-                if name not in message or (self.takes_null and message[name] is None):
+                if name not in message or (self.refuses_only_null and message[name] is not None):
                     continue
                 problem = f"a message of the role {role} has the field {name}, which is refused here"
                 yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
@@ -188,7 +226,10 @@ class KnownMessageFields(Requirement, frozen=True, kw_only=True):
     """The only fields that messages may have, by role, for a provider that refuses unknown ones."""
 
     rule: ClassVar[str] = "message-field"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("message_field_kinds", "reasoning_fields")
     fields_by_role: Mapping[str, tuple[str, ...]]
+    of_other_rules: tuple[str, ...] = ()
+    """Fields that are refused too, but that another requirement is about."""
 
     @property
     def text(self) -> str:
@@ -203,7 +244,7 @@ class KnownMessageFields(Requirement, frozen=True, kw_only=True):
             if known_fields is None:
                 continue
             for name in message:
-                if name not in known_fields:
+                if name not in known_fields and name not in self.of_other_rules:
                     problem = f"a message of the role {role} has the field {name}, which is refused here"
                     yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
 
@@ -212,6 +253,7 @@ class ReturnedReasoning(Requirement, frozen=True, kw_only=True):
     """Assistant messages must carry the reasoning that the model gave with them."""
 
     rule: ClassVar[str] = "reasoning"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("reasoning_fields", "reasoning_scope", "allows_empty_reasoning")
     fields: tuple[str, ...]
     """The fields that count; the first is the one to send."""
     scope: Literal["calls", "all"]
@@ -244,6 +286,7 @@ class PartTypes(Requirement, frozen=True, kw_only=True):
     """The only types of parts in the contents of messages."""
 
     rule: ClassVar[str] = "parts"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("allowed_kinds_by_role", "allows_media", "media_types")
     types: tuple[str, ...]
     roles: tuple[str, ...] = ("system", "developer", "user", "assistant", "tool")
     """The roles that this is about."""
@@ -266,6 +309,7 @@ class RefusedPartTypes(Requirement, frozen=True, kw_only=True):
     """Types of parts that messages of some roles may not have."""
 
     rule: ClassVar[str] = "refused-parts"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("allowed_kinds_by_role",)
     types: tuple[str, ...]
     roles: tuple[str, ...]
 
@@ -287,6 +331,7 @@ class ImageTypes(Requirement, frozen=True, kw_only=True):
     """The only types of images in data URLs."""
 
     rule: ClassVar[str] = "image-type"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("media_types",)
     types: tuple[str, ...]
 
     @property
@@ -313,6 +358,7 @@ class ImageUrls(Requirement, frozen=True, kw_only=True):
     """The only forms of addresses of images: data URLs, or others that begin so."""
 
     rule: ClassVar[str] = "image-url"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("allows_media_urls", "media_url_beginnings")
     prefixes: tuple[str, ...] = ("data:",)
 
     @property
@@ -345,6 +391,7 @@ class ObjectArguments(Requirement, frozen=True, kw_only=True):
     """The arguments of a call are the JSON text of an object."""
 
     rule: ClassVar[str] = "arguments"
+    dialect_fields: ClassVar[tuple[str, ...]] = ("arguments_are_objects",)
 
     @property
     def text(self) -> str:
