@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.normalize.normalize_history import normalize_history
+from holdfast.providers.dialects.request_provider import find_request_provider
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.foreign.convert_request import convert_request
 from holdfast.providers.registry import get_api_dialect, relax_for_unknown_server
@@ -46,7 +47,7 @@ def old_result(text="two socks", name="look"):
 def send(provider, messages, *, keeps_client_content=False):
     """Return the messages as they are sent to ``provider``, and the edits."""
     model = MODELS.get(provider, "m")
-    dialect = get_api_dialect("openai-chat", model, provider)
+    dialect = get_api_dialect("openai-chat", model, find_request_provider("openai-chat", model, named=provider))
     if keeps_client_content:
         dialect = relax_for_unknown_server(dialect)
     parsed = parse_request(json.dumps({"model": model, "messages": messages}).encode(), "openai-chat")

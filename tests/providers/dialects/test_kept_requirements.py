@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.normalize.normalize_history import normalize_history
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
+from holdfast.providers.dialects.request_provider import find_request_provider
 from holdfast.providers.dialects.requirements.requirement import ALWAYS, Requirement
 from holdfast.providers.registry import get_api_dialect, get_api_spec
 from holdfast.providers.requests.parsed_request import parse_request
@@ -97,7 +98,7 @@ def list_requirement_classes(parent=Requirement):
 
 def normalize(provider, model, body):
     """Return ``body`` with its messages as they are sent to ``provider``."""
-    dialect = get_api_dialect(API, model, provider)
+    dialect = get_api_dialect(API, model, find_request_provider(API, model, named=provider))
     parsed = parse_request(json.dumps(body).encode(), API)
     edits = normalize_history([sized.message for sized in parsed.messages], dialect)
     return render_request(parsed, apply_normalization(list(parsed.messages), edits))

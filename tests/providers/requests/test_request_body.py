@@ -156,7 +156,7 @@ def test_render_request_sets_max_tokens_in_place():
 
 def test_output_limit_of_ours_has_the_providers_name():
     """A limit that we write where the body has none has the name that its provider knows; the body's own name stays."""
-    dialect = get_api_dialect("openai-chat", "mistral-large-latest", "mistral")
+    dialect = get_api_dialect("openai-chat", "mistral-large-latest")
     options = PlanOptions(max_tokens=7, max_tokens_field=dialect.max_tokens_field)
     bare = parse_request(b'{"model":"mistral-large-latest","messages":[]}', "openai-chat")
     assert render_request(bare, (), options) == b'{"model":"mistral-large-latest","messages":[],"max_tokens":7}'
