@@ -264,8 +264,9 @@ def _extend_settled_prefix(
     ``messages`` are the ``sized_messages`` as they will be written. The first ``leading_count`` of them stand before
     the kept tail (pinned messages, summary).
     """
-    if leading_count > state.view.pinned_count:
-        summary_position = leading_count - 1
+    compaction = state.view.compaction
+    if leading_count and compaction is not None and compaction.summary is not None:
+        summary_position = state.view.pinned_count
     else:
         summary_position = -1
     # Messages in the bytes of an API with a system field hold no leading system messages that could go there.

@@ -16,6 +16,7 @@ from holdfast.messages.parts import Part
 from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.edit_checks import require_valid_edits
+from holdfast.planning.lasting_options import find_options_in_force
 from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.settings import Settings
 from holdfast.state.calibration.token_estimate import estimate_request_tokens, get_planning_ratio
@@ -92,10 +93,16 @@ class PlanBuilder(Struct, frozen=True, dict=True):
         return None
 
     def add_compaction(self, compaction: CompactionEntry) -> PlanBuilder:
-        """Return the builder with everything before ``compaction.first_kept`` replaced by its summary."""
+        """Return the builder with everything before ``compaction.first_kept`` replaced by its summary.
+
+        Options that hidden messages set and that are still in force are stated again.
+        """
         if self.inputs.overflow_step and compaction.trigger == TRIGGER_AUTO:
             # Recovery asked for it. The log and the event of the compaction then give the same reason.
             compaction = replace(compaction, trigger=TRIGGER_OVERFLOW)
+        if compaction.native is None:  # a provider states them itself
+            restated = find_options_in_force(self.state, compaction.first_kept)
+            compaction = replace(compaction, restated=restated)
         state = apply_entry(self.state, Entry("", None, compaction))
         return replace(self, state=state, compaction=compaction)
 

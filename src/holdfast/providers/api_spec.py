@@ -123,6 +123,9 @@ class Endpoints(Struct, frozen=True):
     """A pattern to search for in the path of a recorded request; its group is the model."""
     relayed_path: str = ""
     """A pattern for the beginning of other paths of its provider; empty if no path is known to be its own."""
+    cloud_path: str = ""
+    """A pattern for the end of the paths at which a cloud serves this API, with the model in the address as its group
+    ``model``; empty if no cloud does, or only with signed bodies that must not be changed."""
     client_headers: frozenset[str] = frozenset()
     """Headers, in lower case, that only clients of this API send."""
     client_programs: tuple[str, ...] = ()

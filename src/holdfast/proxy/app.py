@@ -21,6 +21,7 @@ unchanged. Only after bytes of an answer have reached the client is there nothin
 
 from __future__ import annotations
 
+import re
 import sys
 from asyncio import CancelledError, Lock, get_running_loop
 from collections.abc import Callable
@@ -110,6 +111,17 @@ SUBSCRIPTION_NOTICE = (
     "set summaries to client to use the client's model"
 )
 """Notice for a user who configured a summary model that must not be asked."""
+CLOUD_SUMMARY_NOTICE = (
+    "summaries are made without a model: the request goes to a cloud whose address names the model, and summaries are "
+    "not asked for there; set summaries to extract"
+)
+"""Notice for a user who configured a summary model for a client whose requests go to such a cloud."""
+SIGNED_REQUEST_NOTICE = (
+    "requests to Amazon Bedrock (/model/…/invoke, /model/…/converse) are signed over their body, so they are only "
+    "relayed and no window is kept; send the client's requests to Anthropic's API or to Google Cloud for that"
+)
+"""Notice for a user whose client's requests cannot be changed."""
+_SIGNED_REQUEST_PATTERN = re.compile(r"/model/[^/]+/(?:invoke|converse)(?:-with-response-stream|-stream)?\Z")
 TOO_LARGE_CONSEQUENCE = "a request was refused, because it cannot be made to fit into the window"
 """Consequence that is reported when a request cannot be made to fit."""
 PASSED_ON_CONSEQUENCE = "a request that seems too large was sent to the provider anyway"
@@ -315,6 +327,9 @@ class ProxyApp:
         elif incoming.method != "POST" or incoming.route.endpoint not in PARSED_ENDPOINTS:
             unread_state = "relayed"
         if unread_state is not None:
+            is_signed = _SIGNED_REQUEST_PATTERN.search(incoming.route.shown_path) is not None
+            if unread_state == "relayed" and is_signed and self.health.add_note(SIGNED_REQUEST_NOTICE):
+                _print_to_stderr(SIGNED_REQUEST_NOTICE)
             # The body is not read, so it need not be decompressed and its encoding stays.
             exchange = Exchange(incoming, self._make_relay(incoming, as_it_came=True), outgoing)
             return await pass_request_through(exchange, receive, unread_state)
@@ -452,6 +467,10 @@ class ProxyApp:
                 _print_to_stderr(SUBSCRIPTION_NOTICE)
             return ()
         route = incoming.route
+        if route.is_cloud:
+            if self.health.add_note(CLOUD_SUMMARY_NOTICE):
+                _print_to_stderr(CLOUD_SUMMARY_NOTICE)
+            return ()
         model = summarizer
         if summarizer == "client":
             model = parsed_request.model or route.model

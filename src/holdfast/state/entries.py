@@ -67,6 +67,7 @@ class CompactionEntry(
         "tokens_after": "after",
         "readable_tokens": "twin",
         "author": "by",
+        "restated": "again",
     },
 ):
     """Hides the messages before ``first_kept`` and shows ``summary``, if there is one, in their place.
@@ -92,6 +93,8 @@ class CompactionEntry(
     """Estimated tokens of ``summary`` if there is a ``native``; 0 if nobody counted them."""
     author: str = ""
     """Who wrote the summary or compacted: ``model``, ``hook`` or ``native``; empty for an extract."""
+    restated: tuple[int, ...] = ()
+    """Indexes of hidden messages that are shown after the summary: they set options that are still in force."""
 
 
 class RequestEntry(

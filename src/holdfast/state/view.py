@@ -94,6 +94,7 @@ def build_projection(state: ConversationState) -> list[SizedMessage]:
     shown = state.history.sized_messages.slice(0, state.view.pinned_count)
     if state.view.compaction is not None and state.view.compaction.summary is not None:
         shown.append(build_summary_message(state.view.compaction, state.last_request.model, state.last_request.api))
+    shown += list_restated_messages(state)
     # Without edits the tail is copied at once, which is much faster than message by message.
     if not state.view.edits:
         shown += state.history.sized_messages.slice(state.view.first_kept)
@@ -103,6 +104,21 @@ def build_projection(state: ConversationState) -> list[SizedMessage]:
         shown += list_shown_sized_messages_at(state, index)
         index = get_next_shown_index(state, index)
     return shown
+
+
+def list_restated_messages(state: ConversationState) -> list[SizedMessage]:
+    """Return the hidden messages that are shown again after the summary, byte for byte."""
+    if state.view.compaction is None:
+        return []
+    return [state.history.sized_messages[index] for index in _list_restated_indexes(state)]
+
+
+def _list_restated_indexes(state: ConversationState) -> list[int]:
+    if state.view.compaction is None:
+        return []
+    # A log may have lost messages that it hides.
+    message_count = len(state.history.sized_messages)
+    return [index for index in state.view.compaction.restated if index < message_count]
 
 
 # -- the summary -------------------------------------------------------------------------------------------------------
@@ -234,12 +250,14 @@ def _hash_summary(compaction: CompactionEntry) -> bytes:
 
 
 def count_leading_messages(state: ConversationState) -> int:
-    """Return how many messages a request shows before the first kept one: the pinned ones, and the summary."""
+    """Return how many messages a request shows before the first kept one: the pinned ones, the summary, and
+    those that are shown again after it.
+    """
     count = state.view.pinned_count
     compaction = state.view.compaction
     if compaction is not None and compaction.summary is not None:
         count += 1
-    return count
+    return count + len(_list_restated_indexes(state))
 
 
 # -- normalization -----------------------------------------------------------------------------------------------------
@@ -296,8 +314,9 @@ def map_normalized_position(position: int, repairs: Iterable[Edit]) -> int:
 def list_projection_origins(state: ConversationState) -> list[int]:
     """Return, for each message of ``build_projection(state)``, the index in the history it came from; -1 = summary."""
     pinned_count = state.view.pinned_count
-    summary_count = count_leading_messages(state) - pinned_count
-    origins = [*range(pinned_count), *[-1] * summary_count]
+    restated_indexes = _list_restated_indexes(state)
+    summary_count = count_leading_messages(state) - pinned_count - len(restated_indexes)
+    origins = [*range(pinned_count), *[-1] * summary_count, *restated_indexes]
     index, stop = state.view.first_kept, len(state.history.sized_messages)
     while index < stop:
         origins += [index] * len(list_shown_sized_messages_at(state, index))
@@ -346,7 +365,10 @@ def compute_leading_digest(state: ConversationState) -> bytes:
         digest = state.history.projection_digests[state.view.pinned_count - 1]
     if state.view.compaction is None:
         return digest
-    return chain_digest(digest, _hash_summary(state.view.compaction))
+    digest = chain_digest(digest, _hash_summary(state.view.compaction))
+    for sized_message in list_restated_messages(state):
+        digest = chain_digest(digest, sized_message.digest)
+    return digest
 
 
 # -- positions ---------------------------------------------------------------------------------------------------------

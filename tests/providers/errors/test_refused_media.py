@@ -41,6 +41,10 @@ CASES = [
      " provided media type image/png"), ("CCCC",)),
     (ANTHROPIC, "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
      ("AAAA",)),
+    # Ours: the types of ``transformations.oversized_image`` say what the error names, not how it is worded.
+    (ANTHROPIC, ("messages.0.content.1.image: the image has 9000x9000 pixels, but at most 2576x2576 fit;"
+     " messages.2.content.0.tool_result.content.0.image: the image has 8000x400 pixels, but at most 2576x128 fit"),
+     ("AAAA", "CCCC")),
     (ANTHROPIC, "Could not process image", ()),
     (ANTHROPIC, "Could not process PDF", ()),
     (ANTHROPIC, ("messages.0.content.2.image.source.base64.media_type: Input should be 'image/jpeg', 'image/png',"

@@ -85,13 +85,38 @@ def test_parse_route_recognizes_models_probes_and_relayed_paths(method, path, qu
     assert parse_route(method, path, query, headers) == route
 
 
-@pytest.mark.parametrize("host", ["", "/u/https://eu-aiplatform.googleapis.com"])
-@pytest.mark.parametrize("model", ["google/models/gemini-x:generateContent", "anthropic/models/claude:rawPredict"])
+CLOUD = "/u/https://eu-aiplatform.googleapis.com"
+
+
+@pytest.mark.parametrize(
+    ("host", "model"),
+    [
+        ("", "google/models/gemini-x:generateContent"),
+        (CLOUD, "google/models/gemini-x:generateContent"),
+        ("", "anthropic/models/claude:rawPredict"),
+        (CLOUD, "anthropic/models/count-tokens:rawPredict"),
+        (CLOUD, "anthropic/models/claude:predict"),
+        (CLOUD, "anthropic/models/claude:rawPredict/x"),
+    ],
+)
 def test_parse_route_relays_google_cloud_models(host, model):
     """A Google Cloud path that only ends like another provider's endpoint is relayed."""
     found = parse_route("POST", f"{host}/v1/projects/p/locations/l/publishers/{model}")
     assert (found.api, found.endpoint) == ("", "other")
     assert parse_route("POST", "/u/https://gateway/projects/one/v1/messages").endpoint == "generate"
+
+
+@pytest.mark.parametrize("action", ["rawPredict", "streamRawPredict"])
+@pytest.mark.parametrize("name", ["claude-opus-4-5@20251101", "claude-opus-4-5%4020251101"])
+def test_parse_route_takes_claude_on_google_cloud(action, name):
+    """The model is in the address, which names the server, and is forwarded unchanged; Gemini's stays relayed."""
+    folder, path = "/v1/projects/p/locations/l", f"/publishers/anthropic/models/{name}:{action}"
+    found = parse_route("POST", f"{CLOUD}{folder}{path}")
+    base = f"https://eu-aiplatform.googleapis.com{folder}"
+    assert found == Route("anthropic", "generate", "claude-opus-4-5@20251101", base=base, path=path)
+    assert found.is_cloud
+    assert not parse_route("POST", "/v1/messages").is_cloud
+    assert parse_route("GET", f"{CLOUD}{folder}{path}").endpoint == "other"
 
 
 @given(st.text("abc-.19/@ %", min_size=1, max_size=12), st.booleans())

@@ -49,6 +49,10 @@ _ENDPOINTS = Endpoints(
     default_headers={"anthropic-version": "2023-06-01"},
     captured_path=r"/v1/messages",
     relayed_path=r"(?:/v1)?/(?:messages|complete)(?:/|\Z)",
+    # Claude on Vertex AI: the body is that of the Messages API without its model (platform.claude.com/docs, Claude on
+    # Vertex AI, 2026-07). A token count names no model there. Bedrock signs the body, so it is only relayed.
+    cloud_path=r"/publishers/anthropic/models/(?!count-tokens)(?P<model>[^/:%]+(?:%40[^/:%]+)?)(?::|%3[aA])"
+    r"(?:rawPredict|streamRawPredict)",
     client_headers=frozenset({"x-api-key", "anthropic-version"}),
     client_programs=("claude", "anthropic"),
 )

@@ -71,6 +71,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
                 "model-effort",
                 "model-tools",
                 "cache-retention",
+                "service-tier",
                 "tool-schema",
             }
         ),

@@ -83,8 +83,12 @@ def find_refused_media(report: ErrorReport, kind: str, body: bytes) -> tuple[str
     all_sources = list(_iter_sources(request, _MAX_DEPTH))
     if not all_sources:
         return None
-    for path in paths:
-        sources = tuple(_iter_sources(_resolve_path(request, path), _MAX_DEPTH))
+    sources_by_path = [tuple(_iter_sources(_resolve_path(request, path), _MAX_DEPTH)) for path in paths]
+    # An error may list several media, each by its own path (Anthropic's ``oversized_image: "error"``).
+    listed_sources = [sources[0] for sources in sources_by_path if len(sources) == 1]
+    if listed_sources:
+        return tuple(dict.fromkeys(listed_sources))
+    for sources in sources_by_path:
         if sources:
             return sources
     addresses = {address.rstrip(".,;:)") for address in _ADDRESS.findall(texts)}

@@ -70,8 +70,12 @@ _TAIL_PATTERN = re.compile(
     r"/models(?:/[^/:]+)?)/?"
 )
 """A known path; with a named upstream, the end of the path."""
+_CLOUD_PATTERNS = {
+    spec.api: re.compile(rf"{spec.endpoints.cloud_path}\Z") for spec in API_SPECS.values() if spec.endpoints.cloud_path
+}
+"""Ends of paths at which a cloud serves an API."""
 _VERTEX_PATTERN = re.compile(r"/(?:publishers/[^/]+|projects/[^/]+/locations/[^/]+)/")
-"""Folders in which Google Cloud serves models, with bodies that we do not parse."""
+"""Folders in which Google Cloud serves models, mostly with bodies that we do not parse."""
 _SERVER_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 """Scheme and host before the path, which clients send to an HTTP proxy."""
 _NAMED_UPSTREAM_PATTERN = re.compile(
@@ -103,6 +107,11 @@ class Route(Struct, frozen=True):
     """The upstream that the path names, or ``""``."""
     path: str = ""
     """The path for the upstream, with the query, unchanged. A query may contain a key."""
+
+    @property
+    def is_cloud(self) -> bool:
+        """Whether a cloud serves the API here under a path of its own, which names the model."""
+        return bool(self.model and self.api in API_SPECS and not API_SPECS[self.api].endpoints.names_model)
 
     @property
     def shown_path(self) -> str:
@@ -140,6 +149,9 @@ def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, s
     # The pattern accepts hosts and ports that cannot exist.
     if not is_base_url(server):
         return Route(path=path + query_suffix)
+    cloud_route = _find_cloud_route(method, server, inner)
+    if cloud_route is not None:
+        return replace(cloud_route, path=cloud_route.path + query_suffix)
     tail_match = None
     tail_start = 0
     if not _VERTEX_PATTERN.search(inner):
@@ -148,6 +160,21 @@ def parse_route(method: str, path: str, query: str = "", headers: Mapping[str, s
         tail_start = tail_match.start()
     route = _classify_path(method, tail_match, query, headers, inner)
     return replace(route, base=server + inner[:tail_start], path=inner[tail_start:] + query_suffix)
+
+
+def _find_cloud_route(method: str, server: str, path: str) -> Route | None:
+    """Return the route for a path at which a cloud serves an API, or None for any other.
+
+    Only a named upstream says which region and project are meant.
+    """
+    if method != "POST":
+        return None
+    for api, pattern in _CLOUD_PATTERNS.items():
+        match = pattern.search(path)
+        if match is not None:
+            base = server + path[: match.start()]
+            return Route(api, "generate", unquote(match["model"]), base=base, path=match[0])
+    return None
 
 
 def build_upstream_url(base: str, target_route: Route) -> str:

@@ -307,6 +307,7 @@ def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) ->
     pinned_tokens = sum(sized_message.tokens for sized_message in pinned_messages)
     tail_tokens = sum(sized_message.tokens for sized_message in tail_messages)
     summary_tokens = measure_summary(body, last_request.model, last_request.api)
+    restated_tokens = sum(history.sized_messages[index].tokens for index in body.restated if index < message_count)
     saved_tokens = 0
     for index in range(body.first_kept, message_count):
         saved_tokens += sum(edit.saves for edit in edits.get(index, ()))
@@ -319,7 +320,7 @@ def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) ->
         compaction=body,
         native_tokens=measure_native_summary(body, last_request.model, last_request.api),
         edits=edits,
-        shown_tokens=pinned_tokens + summary_tokens + tail_tokens - saved_tokens,
+        shown_tokens=pinned_tokens + summary_tokens + restated_tokens + tail_tokens - saved_tokens,
         normalized_prefix=None,
     )
     unchanged_until = min(last_request.unchanged_until, body.first_kept)

@@ -20,7 +20,6 @@ from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.planning.stages.truncate import WeighedResult, weigh_shown_results
 from holdfast.state.conversation_state import ConversationState, is_protected_part
 from holdfast.state.edits import Edit, Span
-from holdfast.state.view import count_leading_messages
 
 TRIMMED_IMAGE_TEXT = "[Image removed with the middle of this result]"
 """Text in a trimmed result in place of an image."""
@@ -97,7 +96,8 @@ def _find_prunable_results(builder: PlanBuilder, rules: OpenclawRules) -> Iterat
 
 def _find_first_user_message(state: ConversationState) -> int:
     """Return the index of the first shown user message; the summary, in front of the kept messages, is one."""
-    if count_leading_messages(state) > state.view.pinned_count:
+    compaction = state.view.compaction
+    if compaction is not None and compaction.summary is not None:
         return state.view.first_kept - 1
     for index in range(state.view.first_kept, len(state.history.sized_messages)):
         if state.history.messages[index].is_turn_start:

@@ -31,7 +31,7 @@ def find_chat_model_changes(fields: Mapping[str, Any], model: str, _version: str
     else:
         changes += _find_effort_changes(traits.get_efforts(is_chat=True), _CHAT_EFFORT_PATH, effort, model)
     changes += _find_sampling_changes(traits, fields, effort, model)
-    return (*changes, *_find_cache_changes(traits, fields, model))
+    return (*changes, *_find_cache_changes(traits, fields, model), *_find_tier_changes(traits, fields, model))
 
 
 def find_responses_model_changes(fields: Mapping[str, Any], model: str, _version: str = "") -> tuple[OptionChange, ...]:
@@ -48,7 +48,7 @@ def find_responses_model_changes(fields: Mapping[str, Any], model: str, _version
         other_entries = [entry for entry in entries if entry != LOGPROBS_INCLUDE]
         note = f"{LOGPROBS_INCLUDE} in include: left out, {model} gives no log probabilities while it reasons"
         changes.append(OptionChange("model-sampling", "include", other_entries or None, note))
-    return (*changes, *_find_cache_changes(traits, fields, model))
+    return (*changes, *_find_cache_changes(traits, fields, model), *_find_tier_changes(traits, fields, model))
 
 
 def describe_unfit_tools(fields: Mapping[str, Any], model: str) -> tuple[str, ...]:
@@ -97,3 +97,9 @@ def _find_cache_changes(traits: OpenAIModelTraits, fields: Mapping[str, Any], mo
     if traits.needs_long_cache and fields.get("prompt_cache_retention") == "in_memory":
         note = f"prompt_cache_retention: left out, {model} does not take in_memory"
         yield OptionChange("cache-retention", "prompt_cache_retention", None, note)
+
+
+def _find_tier_changes(traits: OpenAIModelTraits, fields: Mapping[str, Any], model: str) -> Iterator[OptionChange]:
+    if not traits.takes_flex_tier and fields.get("service_tier") == "flex":
+        note = f"service_tier: left out, {model} has no flex; the request costs the standard price"
+        yield OptionChange("service-tier", "service_tier", None, note)

@@ -58,6 +58,13 @@ def check_cache_retention(request: RequestView) -> Violations:
         yield "$.prompt_cache_retention", f"{problem}; leave it out"
 
 
+def check_service_tier(request: RequestView) -> Violations:
+    """Yield ``service_tier`` if the model of a request does not have the tier."""
+    traits = get_openai_traits(request.model)
+    if traits is not None and not traits.takes_flex_tier and request.body.get("service_tier") == "flex":
+        yield "$.service_tier", f"{request.model} has no service tier 'flex'; leave it out, at the standard price"
+
+
 def check_safety_identifier(request: RequestView) -> Violations:
     """Yield ``safety_identifier`` if it is too long."""
     value = request.body.get("safety_identifier")

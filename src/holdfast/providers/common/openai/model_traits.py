@@ -38,6 +38,8 @@ class OpenAIModelTraits(Struct, frozen=True):
     """Reasoning after an edited part of the history is dropped without an error."""
     appends_instructions: bool = False
     """``instructions`` stand after the input, and are not cached."""
+    takes_flex_tier: bool = True
+    """``service_tier`` may be ``flex``."""
     takes_connectors: bool = True
     """MCP tools may name a ``connector_id``; deprecated for models after September 1, 2026 (SDK 3.57 types)."""
 
@@ -63,7 +65,10 @@ _UP_TO_MAX = (*_UP_TO_XHIGH, "max")
 # Tools in Chat: guides/deployment-checklist; gpt-5.4 pipecat#4043 (2026-03-16) and openai-openapi#541; gpt-5.5
 # crush#2913 (2026-05-14); gpt-5.6 litellm#34569 (2026-07-24); gpt-6.1-terra home-generative-agent v3.46.0-beta.1.
 # gpt-6.2: guides/latest-model/gpt-6.2-astra (2026-11-17); penalties and Chat as probed on 2026-11-19
-# (dev.to/routerbase_com). Cache: changelog of 2026-04-24, and community.openai.com/t/1387096 for gpt-5.6.
+# (dev.to/routerbase_com). Cache: changelog of 2026-04-24, community.openai.com/t/1387096 for gpt-5.6, and the SDK 3.57
+# types, "for gpt-5.5 and future models, only 24h is supported". There prompt_cache_options.ttl is a minimum, and this
+# field a maximum, so one is not written as the other. Flex: the guide to gpt-6.2; a model without it is a 400,
+# as learn.microsoft.com/azure/foundry/openai/how-to/flex-processing says.
 _TRAITS_BY_PATTERN: tuple[tuple[str, OpenAIModelTraits], ...] = (
     (
         r"gpt-6\.2(-[a-z]+)?",
@@ -73,6 +78,8 @@ _TRAITS_BY_PATTERN: tuple[tuple[str, OpenAIModelTraits], ...] = (
             _UP_TO_XHIGH,
             refuses_penalties=True,
             chat_tools="never",
+            needs_long_cache=True,
+            takes_flex_tier=False,
             drops_edited_reasoning=True,
             appends_instructions=True,
             takes_connectors=False,
@@ -80,11 +87,19 @@ _TRAITS_BY_PATTERN: tuple[tuple[str, OpenAIModelTraits], ...] = (
     ),
     (
         r"gpt-6-astra|gpt-6\.1-sol",
-        OpenAIModelTraits("never", _UP_TO_MAX, _UP_TO_XHIGH, chat_tools="never", takes_connectors=False),
+        OpenAIModelTraits(
+            "never", _UP_TO_MAX, _UP_TO_XHIGH, chat_tools="never", needs_long_cache=True, takes_connectors=False
+        ),
     ),
     (
         r"gpt-6-(sol|luna)|gpt-6\.1-terra",
-        OpenAIModelTraits("without_reasoning", ("none", *_UP_TO_MAX), chat_tools="only_none", takes_connectors=False),
+        OpenAIModelTraits(
+            "without_reasoning",
+            ("none", *_UP_TO_MAX),
+            chat_tools="only_none",
+            needs_long_cache=True,
+            takes_connectors=False,
+        ),
     ),
     (
         r"gpt-5\.6(-(sol|terra|luna))?",

@@ -77,11 +77,28 @@ def _check_response_count(request: GeminiView) -> Violations:
     for _, content, after in _iter_with_neighbours(request):
         call_count = len(content.calls)
         response_count = 0 if after is None else len(after.responses)
-        if call_count and response_count != call_count:
+        second_responses = [] if after is None else _find_second_responses(after)
+        if call_count and second_responses:
+            for response in second_responses:
+                problem = f"call {response.get_id()} has a second response"
+                yield response.payload_path, f"{problem}; keep one of the two, or join them"
+        elif call_count and response_count != call_count:
             calls, responses = format_count(call_count, "call"), format_count(response_count, "response")
             problem = f"{calls}, but {responses} in the next content"
             path = content.calls[0].payload_path
             yield path, f"{problem}; send one response for each call, all in one content"
+
+
+def _find_second_responses(content: ContentView) -> list[PartView]:
+    """Return the responses with an id that a response before them in the content has too."""
+    seen_ids: set[str] = set()
+    second_responses = []
+    for response in content.responses:
+        response_id = response.get_id()
+        if response_id and response_id in seen_ids:
+            second_responses.append(response)
+        seen_ids.add(response_id)
+    return second_responses
 
 
 def _check_response_match(request: GeminiView) -> Violations:

@@ -14,6 +14,7 @@ from holdfast.providers.common.openai.model_rules import (
     check_model_sampling,
     check_model_shut_down,
     check_safety_identifier,
+    check_service_tier,
 )
 from holdfast.providers.common.openai.model_traits import get_openai_traits
 from holdfast.providers.common.openai.tool_schemas import CHAT_TOOL_SCHEMAS
@@ -179,6 +180,11 @@ def _check_cache_retention(request: ChatView) -> Violations:
     return check_cache_retention(request)
 
 
+def _check_service_tier(request: ChatView) -> Violations:
+    """service_tier is one that the model has."""
+    return check_service_tier(request)
+
+
 def _check_safety_identifier(request: ChatView) -> Violations:
     """safety_identifier has at most 128 characters."""
     return check_safety_identifier(request)
@@ -217,7 +223,8 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.model-sampling", _check_model_sampling, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
     Rule("openai-chat.model-effort", _check_model_effort, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
     Rule("openai-chat.model-tools", _check_model_tools, "observed", OPENAI_MODEL_SOURCES, "gpt-5.4 and later"),
-    Rule("openai-chat.cache-retention", _check_cache_retention, "observed", OPENAI_MODEL_SOURCES, "gpt-5.5, gpt-5.6"),
+    Rule("openai-chat.cache-retention", _check_cache_retention, "observed", OPENAI_MODEL_SOURCES, "gpt-5.5 and later"),
+    Rule("openai-chat.service-tier", _check_service_tier, "documented", "guide to gpt-6.2", "gpt-6.2"),
     Rule("openai-chat.safety-identifier", _check_safety_identifier, "documented", OPENAI_NOVEMBER_DOCS),
     Rule("openai-chat.breakpoints", _check_breakpoint_count, "inferred", OPENAI_NOVEMBER_DOCS),
     Rule("openai-chat.shut-down", _check_model_shut_down, "inferred", "page on deprecations, October 2026"),

@@ -12,6 +12,7 @@ from holdfast.providers.common.openai.model_rules import (
     check_model_sampling,
     check_model_shut_down,
     check_safety_identifier,
+    check_service_tier,
 )
 from holdfast.providers.common.openai.model_traits import get_openai_traits
 from holdfast.providers.common.openai.tool_schemas import RESPONSES_TOOL_SCHEMAS
@@ -54,7 +55,7 @@ _MAX_METADATA_VALUE_CHARS = 512
 _COMPLETION_WINDOWS = ("2h", "8h")
 """Windows of a background request at a lower price (SDK 3.57 types)."""
 _REASONING_MODELS = "o-series, gpt-5 and later"
-_LONG_CACHE = "gpt-5.5, gpt-5.6"
+_LONG_CACHE = "gpt-5.5 and later"
 
 
 def _check_foreign_fields(request: ResponsesView) -> Violations:
@@ -233,6 +234,11 @@ def _check_connector(request: ResponsesView) -> Violations:
             yield f"$.tools[{index}].connector_id", f"{problem}; name the server by its server_url"
 
 
+def _check_service_tier(request: ResponsesView) -> Violations:
+    """service_tier is one that the model has."""
+    return check_service_tier(request)
+
+
 def _check_safety_identifier(request: ResponsesView) -> Violations:
     """safety_identifier has at most 128 characters."""
     return check_safety_identifier(request)
@@ -283,6 +289,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-responses.model-effort", _check_model_effort, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
     Rule("openai-responses.cache-retention", _check_cache_retention, "observed", OPENAI_MODEL_SOURCES, _LONG_CACHE),
     Rule("openai-responses.connector", _check_connector, "inferred", OPENAI_NOVEMBER_DOCS, "gpt-6 and later"),
+    Rule("openai-responses.service-tier", _check_service_tier, "documented", "guide to gpt-6.2", "gpt-6.2"),
     Rule("openai-responses.safety-identifier", _check_safety_identifier, "documented", OPENAI_NOVEMBER_DOCS),
     Rule("openai-responses.breakpoints", _check_breakpoint_count, "inferred", OPENAI_NOVEMBER_DOCS),
     Rule("openai-responses.instructions-place", _check_instructions_place, "inferred", "guide to gpt-6.2", "gpt-6.2"),

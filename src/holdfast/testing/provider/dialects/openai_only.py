@@ -8,6 +8,7 @@ OPENAI_MODEL_RULES = frozenset(
         "openai-chat.model-effort",
         "openai-chat.model-tools",
         "openai-chat.cache-retention",
+        "openai-chat.service-tier",
         "openai-chat.safety-identifier",
         "openai-chat.breakpoints",
         "openai-chat.shut-down",
