@@ -7,6 +7,9 @@ import os
 
 import pytest
 
+from holdfast.cli.commands.fix import FixOptions, fix_request_body
+from holdfast.providers.dialects.registry import PROVIDER_NAMES
+
 BROKEN = {
     "model": "claude-sonnet-4-5",
     "max_tokens": 9,
@@ -310,3 +313,47 @@ def test_lint_and_fix_handle_a_lone_surrogate_in_jsonl(run):
     fixed = json.loads(result.stdout)
     assert fixed["request"] == request | {"messages": [{"role": "user", "content": "a \ufffd"}]}
     assert [edit["rule"] for edit in fixed["edits"]] == ["characters"]
+
+
+PROVIDER_BODIES = [
+    {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    {"max_tokens": 9, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]},
+    {"model": "house", "seed": 1, "messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": "go"}]},
+    {"model": "house", "system": "s", "max_tokens": 9, "thinking": {"type": "enabled"}, "messages": []},
+    {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+]
+
+
+@pytest.mark.parametrize("provider", PROVIDER_NAMES)
+@pytest.mark.parametrize("body", PROVIDER_BODIES)
+def test_fix_for_a_provider_changes_nothing_the_second_time(provider, body):
+    """A fixed body is taken for the same API again, although what told it may be gone, and stays as it is."""
+    first = fix_request_body(json.dumps(body).encode(), FixOptions(provider=provider))
+    second = fix_request_body(first.body, FixOptions(provider=provider))
+    assert (second.api, second.body) == (first.api, first.body)
+
+
+def test_fix_for_vertex_takes_the_model_out_and_puts_the_version_in(run):
+    """On Vertex AI the address names the model, and the body its version."""
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    result = run("fix", "-", "--provider", "vertex", "--model", "claude-sonnet-4-5", stdin=json.dumps(body))
+    fixed = {**body, "anthropic_version": "vertex-2023-10-16"}
+    del fixed["model"]
+    assert json.loads(result.stdout) == fixed
+
+
+def test_fix_goes_by_the_provider_in_holdfast_toml(run, home):
+    """The line for the model names the provider whose rules hold."""
+    body = json.dumps({"model": "house-1", "seed": 7, "messages": [{"role": "user", "content": "hi"}]})
+    assert json.loads(run("fix", "-", stdin=body).stdout)["seed"] == 7
+    (home / "holdfast.toml").write_text('[[model]]\nmatch = "house-*"\nprovider = "mistral"\n')
+    assert json.loads(run("fix", "-", stdin=body).stdout)["random_seed"] == 7
+
+
+def test_fix_warns_of_a_provider_without_rules_for_the_api(run):
+    """The warning is on standard error and in the record, and the request is still fixed by the API's rules."""
+    body = json.dumps({"contents": [{"role": "user", "parts": [{"text": "hi"}]}]})
+    result = run("fix", "-", "--provider", "groq", "--json", stdin=body)
+    assert result.exit_code == 0
+    assert "groq has no rules for gemini; known: openai-chat" in result.stderr
+    assert [finding["rule"] for finding in json.loads(result.stdout)["findings"]] == ["provider"]

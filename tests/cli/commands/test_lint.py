@@ -151,3 +151,62 @@ def test_lint_beta_adds_beta_headers(run):
     assert run("lint", "-", "--beta", "other", "--beta", beta, stdin=json.dumps(body)).exit_code == 0
     case = {"api": "anthropic", "betas": [beta], "request": body}
     assert run("lint", "-", "--jsonl", "--beta", "other", stdin=encode_cases(case)).exit_code == 0
+
+
+GLM = {"model": "glm-4.6", "temperature": 1.5, "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("", ["glm.field-range"]),
+        ('[[model]]\nmatch = "glm-*"\nprovider = "vllm"\n', []),
+        ('[[model]]\nmatch = "glm-*"\nprovider = "openai"\n', []),
+        ('[[model]]\nmatch = "house-*"\nprovider = "vllm"\n', ["glm.field-range"]),
+    ],
+)
+def test_lint_goes_by_the_provider_in_holdfast_toml(settings, expected, run, home):
+    """A line for the model names the provider whose rules hold; ``--provider`` wins over it."""
+    (home / "holdfast.toml").write_text(settings)
+    result = run("lint", "-", "--json", stdin=json.dumps(GLM))
+    assert [finding["rule"] for finding in json.loads(result.stdout)["findings"]] == expected
+    result = run("lint", "-", "--jsonl", stdin=json.dumps({"request": GLM}))
+    assert [finding["rule"] for finding in json.loads(result.stdout)["findings"]] == expected
+    result = run("lint", "-", "--json", "--provider", "glm", stdin=json.dumps(GLM))
+    assert [finding["rule"] for finding in json.loads(result.stdout)["findings"]] == ["glm.field-range"]
+
+
+def test_lint_refuses_an_unknown_provider_in_holdfast_toml(run, home):
+    """A misspelt provider is an error with the file, the place and the nearest name."""
+    (home / "holdfast.toml").write_text('[[model]]\nmatch = "glm-*"\nprovider = "gml"\n')
+    result = run("lint", "-", stdin=json.dumps(GLM))
+    assert result.exit_code == 2
+    assert "holdfast.toml" in result.stderr
+    assert "$.model[0].provider" in result.stderr
+    assert "did you mean glm?" in result.stderr
+
+
+GEMINI = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+
+
+def test_lint_warns_of_a_provider_without_rules_for_the_api(run):
+    """The warning is on standard error and in the record, and the exit code is that of the API's own rules."""
+    result = run("lint", "-", "--provider", "groq", stdin=json.dumps(GEMINI))
+    assert result.exit_code == 0
+    assert "groq has no rules for gemini; known: openai-chat" in result.stderr
+    assert "valid, no rule broken" in result.stdout
+    record = json.loads(run("lint", "-", "--json", "--provider", "groq", stdin=json.dumps(GEMINI)).stdout)
+    assert record["valid"] is True
+    assert [(finding["rule"], finding["level"]) for finding in record["findings"]] == [("provider", "warning")]
+    lines = encode_cases({"request": GEMINI}, {"request": GEMINI})
+    assert run("lint", "-", "--jsonl", "--provider", "groq", stdin=lines).stderr.count("has no rules") == 1
+    assert run("lint", "-", "--provider", "groq", stdin=json.dumps({**GEMINI, "contents": 1})).exit_code == 1
+    assert run("lint", "-", "--provider", "vertex", stdin=json.dumps(GEMINI)).stderr == ""
+
+
+def test_lint_reports_an_unknown_provider_of_one_line_as_a_finding(run):
+    """One bad line among many does not end the command."""
+    lines = encode_cases({"request": GOOD, "provider": "groqq"}, {"request": GOOD})
+    first, second = run("lint", "-", "--jsonl", stdin=lines).stdout.splitlines()
+    assert "did you mean groq?" in json.loads(first)["findings"][0]["message"]
+    assert json.loads(second)["valid"] is True

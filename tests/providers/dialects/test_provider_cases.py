@@ -109,6 +109,22 @@ def test_each_requirement_has_a_source_and_a_sentence(spec):
         ("moonshot-v1-32k", "kimi"),
         ("glm-5.3-flash", "glm"),
         ("qwen-3.8-27b", "cerebras"),
+        ("qwen-3-235b-a22b-instruct-2507", "cerebras"),
+        ("ministral-8b-latest", "mistral"),
+        ("pixtral-12b-2409", "mistral"),
+        ("devstral-small-2507", "mistral"),
+        ("devstral-small-2-24b-instruct-2512", ""),
+        ("mistral-7b-instruct-v0.3", ""),
+        ("magistral-small-24b", ""),
+        ("codestral-22b-v0.1", ""),
+        ("glm-4.6", "glm"),
+        ("glm-4.6-fp8", ""),
+        ("glm-4-9b-chat", ""),
+        ("kimi-k2-thinking", "kimi"),
+        ("kimi-k2-instruct-0905", ""),
+        ("deepseek-v3.1", "deepseek"),
+        ("deepseek-v3.1-base", ""),
+        ("minimax-m2-awq", ""),
         ("mistralai/mistral-large", ""),
         ("moonshotai/kimi-k2.5", ""),
         ("gpt-5.5", ""),
@@ -117,5 +133,7 @@ def test_each_requirement_has_a_source_and_a_sentence(spec):
     ],
 )
 def test_find_request_provider_tells_only_names_that_one_provider_gives(model, expected):
-    """A model's bare name tells its provider; one with a vendor is a gateway's or an open model's, and tells none."""
+    """A model's bare name tells its provider. One with a vendor is a gateway's or an open model's, one with the marks of
+    published weights that of somebody's own server; these tell none.
+    """
     assert find_request_provider("openai-chat", model).name == expected

@@ -16,8 +16,8 @@ USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def recognize(**fields):
-    return recognize_api(parse_body_fields(json.dumps(fields).encode()))
+def recognize(provider="", **fields):
+    return recognize_api(parse_body_fields(json.dumps(fields).encode()), provider)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,67 @@ def recognize(**fields):
 def test_recognize_api_by_fields_roles_and_blocks(fields, expected):
     """An API is recognized by what only it has, else by the model; the default is Chat."""
     assert recognize(**fields) == expected
+
+
+SYSTEM_FIRST = {"model": "claude-x", "max_tokens": 5, "messages": [{"role": "system", "content": "s"}, USER]}
+"""A mistake that people make on the Messages API, and a valid request to a gateway that speaks Chat Completions."""
+CHAT_FIELDS = [
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"tool_choice": "auto"},
+    {"parallel_tool_calls": True},
+    {"functions": []},
+    {"stream_options": {"include_usage": True}},
+    {"max_completion_tokens": 5},
+    {"response_format": {"type": "json_object"}},
+    {"n": 1},
+    {"stop": ["a"]},
+    {"seed": 1},
+    {"user": "u"},
+    {"logprobs": True},
+    {"frequency_penalty": 0.5},
+]
+CHAT_MESSAGES = [
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "a"},
+    {"role": "developer", "content": "d"},
+    {"role": "user", "name": "bo", "content": "hi"},
+    {"role": "assistant", "content": "a", "reasoning_content": "b"},
+    {"role": "assistant", "content": None, "refusal": "no"},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]},
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({**SYSTEM_FIRST, **field} for field in CHAT_FIELDS),
+        *({**SYSTEM_FIRST, "messages": [*SYSTEM_FIRST["messages"], message]} for message in CHAT_MESSAGES),
+    ],
+)
+def test_recognize_api_takes_a_system_message_first_for_chat_if_anything_else_is_chats(body):
+    """A bare Claude name with a system message first is Messages only if nothing in the body says otherwise."""
+    assert recognize(**SYSTEM_FIRST) == "anthropic"
+    assert recognize(**body) == "openai-chat"
+
+
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ("anthropic", "anthropic"),
+        ("vertex", "anthropic"),
+        ("bedrock", "anthropic"),
+        ("openai", "openai-chat"),
+        ("openrouter", "openai-chat"),
+        ("groq", "openai-chat"),
+    ],
+)
+def test_recognize_api_goes_by_the_provider_if_the_body_does_not_tell(provider, expected):
+    """A named provider tells which of two APIs is meant, but not against what only the other API has."""
+    assert recognize(provider, **SYSTEM_FIRST) == expected
+    assert recognize(provider, max_tokens=5, messages=[USER]) == expected
+    assert recognize(provider, system="s", messages=[USER]) == "anthropic"
+    assert recognize(provider, messages=[USER, {"role": "assistant", "tool_calls": [CALL]}]) == "openai-chat"
+    assert recognize(provider, contents=[]) == "gemini"
 
 
 @pytest.mark.parametrize(
