@@ -108,6 +108,15 @@ def test_proxy_leaves_options_alone_at_an_unknown_address(body, open_client, mak
     assert bodies == [json.dumps(body).encode()]
 
 
+def test_proxy_leaves_options_that_the_api_refuses_to_an_unknown_server(open_client, make_upstream):
+    """A guess is no reason to hold the rules of the API's maker against a server that may be any."""
+    body = {"model": "kimi-k3", "tools": [], "messages": [USER]}
+    _, bodies = send_requests(open_client, make_upstream, [(CHAT, body)])
+    assert bodies[0] == json.dumps(body).encode()
+    _, bodies = send_requests(open_client, make_upstream, [(CHAT, body)], openai=KIMI)
+    assert bodies[0] != json.dumps(body).encode()
+
+
 def test_proxy_makes_messages_valid_but_keeps_options_at_an_unknown_address(open_client, make_upstream):
     """A gateway may pass the request on to the maker, so its rules hold for messages; options stay."""
     messages = [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]

@@ -275,9 +275,10 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
 
         What this catalogue says is the provider in the first line for the model that names one.
         """
-        configured = ""
-        for line in self._iter_lines_for_api(api, model):
-            configured = configured or line.provider or ""
+        # Few lines name a provider, and this is asked several times a request, so the others are not matched at all.
+        lines = [line for line in self.model if line.provider]
+        line = next(_iter_lines_for_api(lines, api, model), None)
+        configured = line.provider or "" if line else ""
         return find_request_provider(api, model, named=named, address=address, configured=configured, fields=fields)
 
     def get_dialect(
@@ -294,7 +295,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         if provider is None:
             provider = self.find_provider(api, model)
         facts: dict[str, Any] = {}
-        for line in self._iter_lines_for_api(api, model):
+        for line in _iter_lines_for_api(self.model, api, model):
             # Another provider may have other rules for the same model.
             if line.provider in (None, provider.name):
                 facts = line.dialect_facts | facts  # an earlier line wins
@@ -312,16 +313,6 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         # A line may limit ids to fewer characters than the API's minimum length; the minimum is then lowered.
         id_min = min(dialect.id_min, facts.get("id_max", dialect.id_min))
         return replace(dialect, **facts, id_min=id_min)
-
-    def _iter_lines_for_api(self, api: str, model: str) -> Iterator[CatalogModel]:
-        """Yield the lines that match ``model``, in order, without those about another vendor's API.
-
-        A gateway may offer the model by another API, about which such a line says nothing.
-        """
-        vendor = _get_api_vendor(api)
-        for line in _iter_matching_lines(self.model, model):
-            if not line.api or _get_api_vendor(line.api) == vendor:
-                yield line
 
     def get_prices(self, api: str, model: str) -> Prices:
         """Return the prices of ``model``; without a line assume Sonnet 4.5's, with the model's own cache rules."""
@@ -349,6 +340,17 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the family of ``model``, or None if it is unknown."""
         model_line = _find_line_with(self.model, model, "family")
         return model_line.family if model_line else None
+
+
+def _iter_lines_for_api(lines: Iterable[CatalogModel], api: str, model: str) -> Iterator[CatalogModel]:
+    """Yield the lines that match ``model``, in order, without those about another vendor's API.
+
+    A gateway may offer the model by another API, about which such a line says nothing.
+    """
+    vendor = _get_api_vendor(api)
+    for line in _iter_matching_lines(lines, model):
+        if not line.api or _get_api_vendor(line.api) == vendor:
+            yield line
 
 
 def _iter_matching_lines(lines: Iterable[CatalogLine], model: str) -> Iterator[CatalogLine]:

@@ -56,12 +56,9 @@ def find_option_fixes(
 ) -> OptionFixes:
     """Find the changes that make ``fields``, the top level of a body, valid for ``model``; none if they are valid.
 
-    Nothing is changed for a provider that is only guessed (``Dialect.is_provider_guess``). The messages among the
-    fields do not matter. ``betas`` are the beta features of the request's headers, or None if these are unknown;
-    ``version`` is the header ``anthropic-version``.
+    The messages among the fields do not matter. ``betas`` are the beta features of the request's headers, or None if
+    these are unknown; ``version`` is the header ``anthropic-version``.
     """
-    if dialect.is_provider_guess:
-        return NO_OPTION_FIXES
     spec = get_api_spec(api)
     stand_in = spec.encode_message(Message.from_text("user", "Continue."), None)
     stub_fields = {key: value for key, value in fields.items() if key != spec.messages_field}
