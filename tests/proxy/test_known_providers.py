@@ -18,6 +18,7 @@ CALL = {"id": "call_abc_123", "type": "function", "function": {"name": "ls", "ar
 TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}
 CHAT = "/v1/chat/completions"
 KIMI, XAI, MISTRAL = "https://api.moonshot.ai/v1", "https://api.x.ai/v1", "https://api.mistral.ai/v1"
+GLM = "https://api.z.ai/api/paas/v4"
 
 
 def send_requests(open_client, make_upstream, requests, **settings):
@@ -110,10 +111,10 @@ def test_proxy_leaves_options_alone_at_an_unknown_address(body, open_client, mak
 
 def test_proxy_leaves_options_that_the_api_refuses_to_an_unknown_server(open_client, make_upstream):
     """A guess is no reason to hold the rules of the API's maker against a server that may be any."""
-    body = {"model": "kimi-k3", "tools": [], "messages": [USER]}
+    body = {"model": "glm-4.6", "tools": [], "messages": [USER]}
     _, bodies = send_requests(open_client, make_upstream, [(CHAT, body)])
     assert bodies[0] == json.dumps(body).encode()
-    _, bodies = send_requests(open_client, make_upstream, [(CHAT, body)], openai=KIMI)
+    _, bodies = send_requests(open_client, make_upstream, [(CHAT, body)], openai=GLM)
     assert bodies[0] != json.dumps(body).encode()
 
 
