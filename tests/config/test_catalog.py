@@ -339,7 +339,10 @@ def test_load_catalog_without_files_is_the_shipped_catalog(tmp_path: Path) -> No
         ("[cache.mine]\nttll = 1", ["ttll", "$.cache.mine", "ttl, minimum, write"]),
         ("[cache.good]\nttl = 1\n[cache.'a.b']\nread = -1.0", ["$.cache.a.b.read", ">= 0"]),
         ('[[model]]\nmatch = "a"\napi = "antropic"', ["$.model[0].api", "did you mean anthropic?"]),
-        ('[[model]]\nmatch = "a"\nprovider = "mistrl"', ["$.model[0].provider", "deepseek, kimi", "did you mean mistral?"]),
+        (
+            '[[model]]\nmatch = "a"\nprovider = "mistrl"',
+            ["$.model[0].provider", "deepseek, kimi", "did you mean mistral?"],
+        ),
         ('[[model]]\nmatch = "a"\napi = "x"', ["'x'", ", ".join(API_NAMES)]),
         ('[[model]]\nmatch = ""', ["$.model[0].match", "length >= 1"]),
         ("[[model]]\nmatch = []", ["$.model[0].match", "length >= 1"]),

@@ -133,7 +133,7 @@ def test_each_requirement_has_a_source_and_a_sentence(spec):
     ],
 )
 def test_find_request_provider_tells_only_names_that_one_provider_gives(model, expected):
-    """A model's bare name tells its provider. One with a vendor is a gateway's or an open model's, one with the marks of
-    published weights that of somebody's own server; these tell none.
+    """A model's bare name tells its provider. One with a vendor is a gateway's or an open model's, one with the marks
+    of published weights that of somebody's own server; these tell none.
     """
     assert find_request_provider("openai-chat", model).name == expected
