@@ -304,7 +304,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
             dialect = replace(
                 relax_for_unknown_server(dialect),
                 provider=dialect.provider,
-                is_provider_guess=dialect.is_provider_guess,
+                provider_told_by=dialect.provider_told_by,
             )
         if facts.keys() & _REQUEST_FORM_FIELDS:
             dialect = replace(dialect, keeps_client_content=False)

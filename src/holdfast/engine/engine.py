@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from anyio import CancelScope
+from msgspec.structs import replace
 
 from holdfast.config import Catalog, load_configuration
 from holdfast.config.files import build_target
@@ -126,7 +127,10 @@ class Engine:
             ConfigError, **{f"writers[{at}]": (writer, SummaryWriter) for at, writer in enumerate(writers)}
         )
         wrapped_upstream = wrap_upstream(upstream, api)
-        default_target = target or _find_model_target(api, model, config.catalog, wrapped_upstream)
+        if target is None:
+            default_target = _find_model_target(api, model, config.catalog, wrapped_upstream)
+        else:
+            default_target = _doubt_told_provider(target, config.catalog, wrapped_upstream)
         default_api = api or (default_target.api if default_target is not None else "")
         resources = EngineResources(
             upstream=wrapped_upstream,
@@ -265,3 +269,16 @@ def _find_model_target(api: str, model: str, catalog: Catalog, upstream: Upstrea
     api = get_api_spec(api).api
     provider = catalog.find_provider(api, model, address=get_server_name(upstream))
     return build_target(catalog, api, model, provider)
+
+
+def _doubt_told_provider(target: Target, catalog: Catalog, upstream: Upstream) -> Target:
+    """Return ``target``, with a note if its provider is but a guess from the model's name at the upstream's address.
+
+    A target is made before anybody knows where its requests go.
+    """
+    if target.dialect.provider_told_by != "model":
+        return target
+    provider = catalog.find_provider(target.api, target.model, address=get_server_name(upstream))
+    if not provider.is_guess:
+        return target
+    return replace(target, dialect=replace(target.dialect, provider_told_by="guess"))

@@ -20,6 +20,7 @@ from holdfast.providers.common.compaction import add_beta_header
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.dialects.registry import get_provider_rules
+from holdfast.providers.dialects.request_provider import get_dialect_provider
 from holdfast.providers.native_compaction import find_required_betas
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.parsed_request import (
@@ -147,7 +148,7 @@ def _get_stream_fields(target: Target) -> Mapping[str, Any]:
     """Return the fields that ask the target's provider for a stream."""
     fields = get_api_spec(target.api).options.stream_fields
     rules = get_provider_rules(target.api, target.model, target.dialect.provider)
-    if rules is None or target.dialect.is_provider_guess or rules.refused_stream_fields.isdisjoint(fields):
+    if rules is None or get_dialect_provider(target.dialect).is_guess or rules.refused_stream_fields.isdisjoint(fields):
         return fields
     return {key: value for key, value in fields.items() if key not in rules.refused_stream_fields}
 

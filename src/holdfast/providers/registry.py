@@ -83,7 +83,10 @@ def get_api_dialect(api: str, model: str, provider: RequestProvider | None = Non
     dialect = replace(dialect, refused_kinds=_list_refused_kinds(spec))
     if rules is None:
         return dialect
-    return replace(adapt_dialect(dialect, provider.name, rules), is_provider_guess=provider.is_guess)
+    dialect = adapt_dialect(dialect, provider.name, rules)
+    if provider.told_by in ("model", "guess"):
+        return replace(dialect, provider_told_by=provider.told_by)
+    return dialect
 
 
 def _list_refused_kinds(spec: ApiSpec) -> tuple[str, ...]:

@@ -21,11 +21,9 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """The provider whose rules these are (``mistral``); empty if it is unknown, or the one that defined the API."""
     max_tokens_field: str = ""
     """Where Holdfast writes the output limit of a request that has none; empty for the API's own field."""
-    is_provider_guess: bool = False
-    """Whether only the model's name told the provider, at an address that is not known.
-
-    Its rules hold for messages then, but not for the fields beside them (``RequestProvider.is_guess``).
-    """
+    provider_told_by: Literal["", "model", "guess"] = ""
+    """``model`` if only the model's name told the provider, and ``guess`` if the address that requests go to did not
+    agree, because it is not known. Of a guess the rules about messages hold, but not those about other fields."""
     keeps_client_content: bool = False
     """Whether content that a client wrote is sent unchanged, whatever the other rules say.
 

@@ -210,3 +210,16 @@ def test_lint_reports_an_unknown_provider_of_one_line_as_a_finding(run):
     first, second = run("lint", "-", "--jsonl", stdin=lines).stdout.splitlines()
     assert "did you mean groq?" in json.loads(first)["findings"][0]["message"]
     assert json.loads(second)["valid"] is True
+
+
+def test_lint_and_fix_say_if_only_the_models_name_told_the_api(run):
+    """A valid request to a gateway may look like a mistake on the Messages API; the option that ends it is named."""
+    messages = [{"role": "system", "content": "s"}, *GOOD["messages"]]
+    body = json.dumps({**GOOD, "messages": messages})
+    advice = "taken for anthropic because of its model's name; if it is not, give --api openai-chat"
+    assert advice in run("lint", "-", stdin=body).stderr
+    assert advice in run("fix", "-", stdin=body).stderr
+    assert run("lint", "-", "--api", "openai-chat", stdin=body).exit_code == 0
+    assert run("lint", "-", "--provider", "openrouter", stdin=body).exit_code == 0
+    assert "taken for" not in run("lint", "-", stdin=json.dumps(BAD)).stderr
+    assert "taken for" not in run("fix", "-", "--provider", "anthropic", stdin=body).stderr

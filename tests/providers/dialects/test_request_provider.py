@@ -90,8 +90,8 @@ def test_find_request_provider_goes_by_the_strongest_sign(count):
     ("address", "expected"),
     [
         ("", RequestProvider("glm", "model")),
-        ("http://127.0.0.1:8000/v1", RequestProvider("glm", "model", is_guess=True)),
-        ("https://gateway.example/v1", RequestProvider("glm", "model", is_guess=True)),
+        ("http://127.0.0.1:8000/v1", RequestProvider("glm", "guess")),
+        ("https://gateway.example/v1", RequestProvider("glm", "guess")),
         ("https://api.z.ai/v1", RequestProvider("glm", "address")),
         ("https://api.openai.com/v1", RequestProvider("openai", "address")),
     ],

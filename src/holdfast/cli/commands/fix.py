@@ -19,6 +19,7 @@ from holdfast.cli.commands.lint import (
     make_version_option,
     merge_betas,
     parse_request_case,
+    print_doubtful_api,
     print_missing_rules,
 )
 from holdfast.cli.files.input_files import iter_input_lines, open_output_file, read_input_file
@@ -152,6 +153,8 @@ def _fix_file(
         click.echo(encode_fix_result(result))
     else:
         _print_fix_result(result, is_same=result.body in data)
+        if result.body not in data:
+            print_doubtful_api(data, fix_options.api, fix_options.provider)
     return result.is_valid
 
 

@@ -30,7 +30,7 @@ from holdfast.providers.common.json.surrogates import replace_surrogates_in_byte
 from holdfast.providers.dialects.registry import PROVIDER_NAMES
 from holdfast.providers.dialects.request_provider import RequestProvider
 from holdfast.providers.registry import API_NAMES, describe_missing_rules
-from holdfast.providers.requests.recognize import recognize_api
+from holdfast.providers.requests.recognize import find_doubtful_api, recognize_api
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import validate_request
 from holdfast.state.codec.reading import get_decoder
@@ -145,6 +145,8 @@ def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
         print_json(encode_findings(findings))
     else:
         _print_findings(file, data, findings)
+        if not has_no_errors(findings):
+            print_doubtful_api(data, lint_options.api, lint_options.provider)
     return has_no_errors(findings)
 
 
@@ -201,6 +203,20 @@ def print_missing_rules(findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.rule == PROVIDER_RULE:
             click.echo(f"warning: {finding.message}", err=True)
+
+
+def print_doubtful_api(data: bytes, asked_api: str | None, provider: str) -> None:
+    """Say on standard error that only the model's name told the API of a request, if that is so."""
+    case = parse_request_case(data)
+    named_provider = provider or case.provider
+    if asked_api or case.api or named_provider:
+        return
+    with suppress(FormatError, UnrecognizedContent):
+        fields = parse_body_fields(bytes(case.request) or data)
+        api = recognize_api(fields)
+        other_api = find_doubtful_api(fields, api)
+        if other_api:
+            click.echo(f"taken for {api} because of its model's name; if it is not, give --api {other_api}", err=True)
 
 
 def merge_betas(case: RequestCase, option_betas: Sequence[str]) -> tuple[str, ...] | None:

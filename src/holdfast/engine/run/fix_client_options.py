@@ -15,6 +15,7 @@ from holdfast.engine.request_template import RequestOptions
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import find_header_betas, find_header_version
 from holdfast.providers.common.json.body_fields import parse_body_fields
+from holdfast.providers.dialects.request_provider import get_dialect_provider
 from holdfast.providers.fix.client_options import OptionFixes, apply_option_fixes, find_option_fixes
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest, build_parsed_request
@@ -27,7 +28,9 @@ async def fix_client_options(
     """Return ``parsed_body`` without the options that its provider refuses; each change is told once a session."""
     resources = runtime.resources
     dialect = target.dialect
-    is_unknown_server = dialect.is_provider_guess or (dialect.keeps_client_content and not dialect.provider)
+    is_unknown_server = get_dialect_provider(dialect).is_guess or (
+        dialect.keeps_client_content and not dialect.provider
+    )
     if resources.check_mode != "changed" or request_options.observe_only or is_unknown_server:
         return parsed_body
     upstream = request_options.upstream or resources.upstream

@@ -18,9 +18,9 @@ from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.dialects.registry import PROVIDER_NAMES, PROVIDER_SPECS
 from holdfast.state.dialect import Dialect
 
-ProviderSign: TypeAlias = Literal["", "option", "address", "setting", "body", "model"]
+ProviderSign: TypeAlias = Literal["", "option", "address", "setting", "body", "model", "guess"]
 """What told the provider: ``--provider`` or ``provider=``, the address of the request, a line of the catalogue, a field
-of the body, or the model's name; empty if nothing did."""
+of the body, or the model's name, which is but a guess at an address that is not known; empty if nothing did."""
 
 
 class RequestProvider(Struct, frozen=True):
@@ -29,13 +29,16 @@ class RequestProvider(Struct, frozen=True):
     name: str = ""
     """One of ``PROVIDER_NAMES``; empty if the provider is not known."""
     told_by: ProviderSign = ""
-    is_guess: bool = False
-    """Whether the model's name alone told it, although the request goes to an address, which is not known.
 
-    A gateway may pass such a request on to the maker, and then the maker's rules about messages hold: they cost
-    little where they do not. But open weights are served under the same names, by servers that take other options
-    (vLLM has ``seed``, ``top_k`` and ``min_p``), so no rule about fields beside the messages is applied.
-    """
+    @property
+    def is_guess(self) -> bool:
+        """Whether the model's name alone told it, although the request goes to an address, which is not known.
+
+        A gateway may pass such a request on to the maker, and then the maker's rules about messages hold: they cost
+        little where they do not. But open weights are served under the same names, by servers that take other options
+        (vLLM has ``seed``, ``top_k`` and ``min_p``), so no rule about fields beside the messages is applied.
+        """
+        return self.told_by == "guess"
 
 
 _NO_FIELDS: Mapping[str, Raw] = MappingProxyType({})
@@ -88,13 +91,13 @@ def find_request_provider(
         return RequestProvider(by_body, "body")
     by_model = _find_provider_by_model(api, model.lower())
     if by_model:
-        return RequestProvider(by_model, "model", is_guess=address != "")
+        return RequestProvider(by_model, "guess" if address else "model")
     return RequestProvider()
 
 
 def get_dialect_provider(dialect: Dialect) -> RequestProvider:
     """Return the provider for which ``dialect`` was built."""
-    return RequestProvider(dialect.provider, is_guess=dialect.is_provider_guess)
+    return RequestProvider(dialect.provider, dialect.provider_told_by)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -65,6 +65,22 @@ def recognize_api(fields: Mapping[str, Raw], provider: str = "") -> str:
     raise UnrecognizedContent(f"no API is known by these fields: {names}; a request needs {lists}")
 
 
+def find_doubtful_api(fields: Mapping[str, Raw], api: str) -> str:
+    """Return another API that a body taken for ``api`` may be for; empty unless only its model's name decided.
+
+    A system message first and a bare Claude name are a mistake on the Messages API, and a valid request to a gateway
+    that speaks Chat Completions.
+    """
+    messages_field = get_api_spec(api).messages_field
+    candidates = [spec for spec in API_SPECS.values() if spec.messages_field == messages_field]
+    if len(candidates) == 1 or messages_field not in fields:
+        return ""
+    nameless_fields = {key: value for key, value in fields.items() if key != "model"}
+    weights = _weigh_candidates(nameless_fields, candidates)
+    likely_api = max(weights, key=lambda name: weights[name], default=api)
+    return "" if likely_api == api else likely_api
+
+
 def recognize_expected_api(fields: Mapping[str, Raw], expected: str) -> str:
     """Return ``expected`` unless the body with these top-level fields is surely for another API.
 
@@ -138,11 +154,18 @@ _WEAK_WEIGHT = 1
 
 def _choose_among_candidates(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> str:
     """Return the most likely API of a body among ``candidates``, which use the same field for messages."""
+    weights = _weigh_candidates(fields, candidates)
+    # Of APIs with equal weight, the one that is named first is chosen: roles beat fields.
+    return max(weights, key=lambda api: weights[api], default=DEFAULT_API)
+
+
+def _weigh_candidates(fields: Mapping[str, Raw], candidates: Sequence[ApiSpec]) -> dict[str, int]:
+    """Add up the signs for each of ``candidates``; those without any are left out."""
     peeks = _peek_messages(fields, candidates)
     block_types: set[str] = set()
     for peek in peeks:
         block_types |= _get_block_types(peek.content)
-    # Each row is one kind of sign. Of APIs with equal weight, the one that is named first is chosen: roles beat fields.
+    # Each row is one kind of sign.
     signs = (
         [(spec.api, _WEAK_WEIGHT) for spec in candidates if _starts_with_own_system(peeks, spec.signs)],
         [(spec.api, _weigh_fields(fields, spec.signs)) for spec in candidates],
@@ -158,7 +181,7 @@ def _choose_among_candidates(fields: Mapping[str, Raw], candidates: Sequence[Api
         for api, weight in row:
             if weight:
                 weights[api] = weights.get(api, 0) + weight
-    return max(weights, key=lambda api: weights[api], default=DEFAULT_API)
+    return weights
 
 
 def _weigh_fields(fields: Mapping[str, Raw], signs: BodySigns) -> int:
