@@ -50,6 +50,7 @@ from holdfast.errors import (
     UpstreamError,
 )
 from holdfast.normalize.projection import build_messages_to_send
+from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_text
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.requests.parsed_request import ParsedRequest
@@ -697,7 +698,9 @@ def _has_remote_state(parsed_request: ParsedRequest) -> bool:
     for name in REMOTE_STATE_FIELDS & parsed_request.fields.keys():
         if bytes(parsed_request.fields[name]) not in UNSET_VALUES:
             return True
-    return False
+    # A thread of Anthropic's: a request that creates one has the whole conversation, one that continues it has not
+    # (page on message threads, 2026-11-02).
+    return read_json_text(read_json_fields(parsed_request.fields.get("thread")).get("type")) == "continue"
 
 
 def _describe_no_upstream(client_request: ClientRequest) -> str:
