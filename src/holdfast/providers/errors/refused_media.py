@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.providers.errors.error_facts import collect_error_facts
 from holdfast.providers.errors.report import ErrorReport
@@ -66,6 +67,9 @@ def find_refused_media(report: ErrorReport, kind: str, body: bytes) -> tuple[str
     """
     if kind not in _POSSIBLE_KINDS or (report.status is not None and report.status not in _REQUEST_STATUSES):
         return None
+    listed_sources = _find_listed_sources(report, body)
+    if listed_sources:
+        return listed_sources
     texts = collect_error_facts(report).raw_text
     if _OTHER_REMEDY.search(texts):
         return None
@@ -83,12 +87,8 @@ def find_refused_media(report: ErrorReport, kind: str, body: bytes) -> tuple[str
     all_sources = list(_iter_sources(request, _MAX_DEPTH))
     if not all_sources:
         return None
-    sources_by_path = [tuple(_iter_sources(_resolve_path(request, path), _MAX_DEPTH)) for path in paths]
-    # An error may list several media, each by its own path (Anthropic's ``oversized_image: "error"``).
-    listed_sources = [sources[0] for sources in sources_by_path if len(sources) == 1]
-    if listed_sources:
-        return tuple(dict.fromkeys(listed_sources))
-    for sources in sources_by_path:
+    for path in paths:
+        sources = tuple(_iter_sources(_resolve_path(request, path), _MAX_DEPTH))
         if sources:
             return sources
     addresses = {address.rstrip(".,;:)") for address in _ADDRESS.findall(texts)}
@@ -96,6 +96,39 @@ def find_refused_media(report: ErrorReport, kind: str, body: bytes) -> tuple[str
     if not named_sources and not is_about_one:
         return None
     return named_sources
+
+
+def _find_listed_sources(report: ErrorReport, body: bytes) -> tuple[str, ...]:
+    """Return the sources of all media that the details of an error list, none without such a list.
+
+    Anthropic's ``image_dimensions_too_large`` has the ``paths`` of every image over the limit (SDK 2.14 types).
+    """
+    text = _read_body(report)
+    if '"paths"' not in text:
+        return ()
+    try:
+        error = msgspec.json.decode(text, type=_ListingError).error
+        request = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return ()
+    sources: dict[str, None] = {}
+    for path in error.details.paths:
+        sources |= dict.fromkeys(_iter_sources(_resolve_path(request, path), _MAX_DEPTH))
+    return tuple(sources)
+
+
+class _ErrorDetails(Struct, frozen=True):
+    paths: tuple[str, ...] = ()
+
+
+class _DetailedError(Struct, frozen=True):
+    details: _ErrorDetails = _ErrorDetails()
+
+
+class _ListingError(Struct, frozen=True):
+    """An error with the paths of all media that it is about."""
+
+    error: _DetailedError = _DetailedError()
 
 
 def _read_body(report: ErrorReport) -> str:
