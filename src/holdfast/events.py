@@ -126,6 +126,8 @@ class NoticeGiven(SessionEvent, frozen=True, tag="noticed"):
 
     rule: str = ""
     why: str = ""
+    path: str = ""
+    """The field of requests that is sent changed from here on; empty for a notice about anything else."""
 
 
 class HookFailed(SessionEvent, frozen=True, tag="hookfailed"):

@@ -233,6 +233,8 @@ def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> l
             parts.append(f"newly reduced by {format_tokens(stats['tokens_saved'])} tokens")
         if stats["overflows"]["avoided"]:
             parts.append(f"{format_count(stats['overflows']['avoided'], 'overflow')} avoided")
+        if stats["changed_fields"]:
+            parts.append(f"{format_count(stats['changed_fields'], 'field')} changed that providers refuse")
         return [*parts, *unserved]
     from holdfast.cli.reports.dry_run import describe_forecast
 

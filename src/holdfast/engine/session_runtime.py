@@ -49,8 +49,6 @@ class SessionRuntime:
         message can be appended between the two."""
         self.has_reported_dropped_thinking = False
         """Whether the caller was told that the provider keeps thinking from the model."""
-        self.told_option_fixes: set[tuple[str, str]] = set()
-        """Rule and path of the options that were fixed in this session, and told."""
         self._active_runs = 0
         self._pending_appends = 0
         """How many calls of ``append`` are running in the worker, or waiting for it."""

@@ -26,6 +26,7 @@ from holdfast.engine.engine_resources import EngineResources
 from holdfast.engine.upstream.connections import FullDuplexTransport
 from holdfast.engine.upstream.upstream import CONNECT_TIMEOUT, READ_TIMEOUT, Reply, UpstreamRequest
 from holdfast.errors import ConfigError
+from holdfast.events import EventListener
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.app import ProxyApp
 from holdfast.proxy.conversation.open_branches import BranchPool
@@ -77,11 +78,13 @@ async def serve_proxy(
     stop: Event | None = None,
     loaded_configuration: Configuration | None = None,
     changes: AsyncIterable[tuple[Settings, Configuration]] | None = None,
+    on_event: EventListener | None = None,
 ) -> Health:
     """Serve until ``stop`` is set, then let answers under way end; return the metrics.
 
     ``store`` is the store's name or path. ``on_ready`` is called with the address for clients. ``changes`` yields new
-    settings to apply while running; the address and the token stay. Raises ``OSError`` if the port is taken.
+    settings to apply while running; the address and the token stay. ``on_event`` is called with each event of a
+    session. Raises ``OSError`` if the port is taken.
     """
     loaded_configuration = loaded_configuration or load_configuration()
     limits = loaded_configuration.store.set_limits
@@ -94,6 +97,7 @@ async def serve_proxy(
             reopen=reopen_store,
             bypass_file=get_bypass_file(store),
             loaded_configuration=loaded_configuration,
+            on_event=on_event,
         ) as app:
             # Late, since the store may have been replaced by then.
             cleanup.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that is in use then
@@ -120,6 +124,7 @@ async def open_proxy(
     bypass_file: Path | None = None,
     loaded_configuration: Configuration | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
+    on_event: EventListener | None = None,
 ) -> AsyncIterator[ProxyApp]:
     """Open the ASGI application over ``store``; at the end of the block its connections to providers are closed.
 
@@ -127,7 +132,7 @@ async def open_proxy(
     ``bypass_file`` exists, requests are only relayed. ``transport`` replaces the network, for tests.
     """
     loaded_configuration = loaded_configuration or load_configuration()
-    health = Health()
+    health = Health(on_event=on_event)
     # Only what Holdfast changed is checked before it is sent: a client's own content may break our rules and still be
     # accepted.
     resources = EngineResources(

@@ -224,7 +224,12 @@ by our lint rules before they are sent.
 NOTE_FIELDS = "fields refused"
 """Reason of a note about single fields that the server of the last model refused or missed.
 
-Its data: ``lessons`` is the list of all `FieldLesson` values that hold from here on.
+Its data: ``lessons`` is the list of all `FieldLesson` values that hold from here on; the last ``new`` of them are new.
+"""
+NOTE_OPTIONS = "options changed"
+"""Reason of a note about options of a client that were changed because the provider is known to refuse them.
+
+Its data: ``options`` is the list of the `ChangedOption` values that are new.
 """
 NOTE_CONTAINER = "container"
 """Reason of a note about containers of the provider's.

@@ -26,6 +26,7 @@ from holdfast.cli.proxy_options import describe_low_disk, describe_recording_pro
 from holdfast.config.providers import ADDRESS_VARIABLES, PROVIDERS
 from holdfast.testing.provider import Provider, ProviderSettings
 from holdfast.testing.provider.faults.faults import parse_fault
+from holdfast.testing.provider.faults.field_faults import FieldFault
 from holdfast.testing.provider.server.local_server import serve_provider
 
 BODY = {"model": "claude-sonnet-4-5", "max_tokens": 100, "messages": [{"role": "user", "content": "hello"}]}
@@ -469,3 +470,61 @@ def test_doctor_reports_proxy_settings_that_cannot_be(run, home, monkeypatch, se
     doctor_checks, code = run_doctor(run)
     assert doctor_checks["proxy"][0] == "wrong"
     assert code == 1
+
+
+def test_changed_fields_are_told_by_serve_show_why_and_stats(home, run):
+    """An option that the provider is known to refuse and a field that the server refused are each told once, with the
+    rule, the place and what was done, and the commands tell it from the log.
+    """
+    (home / "holdfast.toml").write_text('[[model]]\nmatch = "house*"\nprovider = "qwen"\nwindow = 64000\n')
+    faults = (FieldFault("refuses", "metadata"), FieldFault("refuses", "messages.*.name", "groq", "user"))
+    provider = Provider(ProviderSettings(tokenizer="words", field_faults=faults))
+    first = {"role": "user", "content": "hi there", "name": "ann"}
+    body = {"model": "house-model", "temperature": 3, "metadata": {}, "messages": [first]}
+    with serve_provider(provider) as url, serve_proxy("--upstream-openai", f"{url}/v1") as (process, greeting):
+        for _ in range(2):
+            reply = httpx2.post(f"{greeting['url']}/v1/chat/completions", json=body, trust_env=False)
+            assert reply.status_code == 200, reply.text
+            body["messages"] += [reply.json()["choices"][0]["message"], {"role": "user", "content": "more"}]
+        code, stats, err = end_proxy(process)
+    assert (code, stats["changed_fields"]) == (0, 3)
+    rule = "qwen.field-range"
+    lines = err.splitlines()
+    assert len(lines) == 3
+    known, *taught = lines
+    assert "$.temperature: " in known
+    assert "1.99" in known
+    assert f"({rule})" in known
+    for line, place in zip(taught, ("`metadata`", "`messages[].name`"), strict=True):
+        assert f"{place} is left out in requests for house-model to" in line
+        assert "change the client's settings" in line
+
+    session = json.loads(run("ls", "--json").stdout)[0]["key"]
+    figures = json.loads(run("stats", session, "--json").stdout)["changed_fields"]
+    assert [(change["rule"], change["path"]) for change in figures] == [
+        (rule, "$.temperature"),
+        ("field", "metadata"),
+        ("field", "messages[].name"),
+    ]
+    assert all(change["since"] and change["model"] == "house-model" for change in figures)
+    assert "server" not in figures[0]
+    assert "127.0.0.1" in figures[1]["server"]
+    everything = json.loads(run("stats", "--json").stdout)["all"]["changed_fields"]
+    assert everything == figures
+    request = next(
+        line["id"] for line in json.loads(run("show", session, "--all", "--json").stdout) if line["kind"] == "request"
+    )
+    assert json.loads(run("why", request, "--json").stdout)["changed_fields"] == figures
+    assert json.loads(run("why", session, "0", "--json").stdout)["changed_fields"] == figures[2:]
+    assert json.loads(run("why", session, "1", "--json").stdout)["changed_fields"] == []
+    for words in (("stats", session), ("stats",), ("why", request)):
+        text = " ".join(run(*words).stdout.split())
+        assert "3 fields changed because the provider refuses what the client sends:" in text
+        for told in (f"$.temperature ({rule}): ", "`metadata` is left out:", "refused it; house-model, since"):
+            assert told in text
+    text = " ".join(run("show", session).stdout.split())
+    for told in (f"$.temperature ({rule}): ", "`metadata` is left out: http", "`messages[].name` is left out: http"):
+        assert text.count(told) == 1
+    notes = [line["text"] for line in json.loads(run("show", session, "--json").stdout) if line["kind"] == "note"]
+    assert notes[-1].endswith("refused it")
+    assert not any("{" in note for note in notes)

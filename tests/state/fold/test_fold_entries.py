@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from holdfast import ConversationState, PlanInputs, Policy, plan
@@ -10,10 +11,13 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.changed_options import ChangedOption
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     FAILURE_UNANSWERED,
     NOTE_CONTAINER,
+    NOTE_OPTIONS,
+    NOTE_WINDOW_FORGOTTEN,
     AnswerEntry,
     CompactionEntry,
     DecisionEntry,
@@ -178,6 +182,15 @@ def test_container_is_that_of_the_newest_answer():
     assert ConversationState.load(noted.dump()).history.expired_containers == ("c1",)
     damaged = build_state(NoteEntry(NOTE_CONTAINER, data={"current": 1, "expired": "c1"}), state=noted)
     assert (damaged.history.container, damaged.history.expired_containers) == ("", ())
+
+
+def test_changed_options_add_up_and_outlast_a_forgotten_window():
+    """Each note adds the options that are new; a damaged one adds none, and the window has nothing to do with them."""
+    first, second = ChangedOption("r", "$.a", "left out", 5), ChangedOption("r", "$.b", "left out", 6)
+    notes = [NoteEntry(NOTE_OPTIONS, data={"options": to_builtins([option])}) for option in (first, first, second)]
+    damaged = NoteEntry(NOTE_OPTIONS, data={"options": [{"rule": 1}]})
+    noted = build_state(*MESSAGES, *notes, damaged, NoteEntry(NOTE_WINDOW_FORGOTTEN))
+    assert noted.usage.learned_limits.changed_options == (first, second)
 
 
 def test_get_valid_measured_request_requires_an_unchanged_prefix():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, to_builtins
 
+from holdfast import events
 from holdfast.cli.files.user_paths import StoreLocation, locate_store, store_option
 from holdfast.cli.output.errors import CommandInterrupted, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
@@ -53,6 +54,10 @@ Examples:
 """
 
 
+MAX_PRINTED_CHANGES = 100
+"""Changed fields that are printed while the proxy runs; it bounds the memory and the log. Chosen by judgement."""
+
+
 class ProxyServeOptions(Struct, frozen=True):
     """The configuration of a proxy to serve."""
 
@@ -85,7 +90,7 @@ def serve_command(store: str | None, *, as_json: bool, **given: Any) -> None:
     It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; everything else is passed through.
     Keys and logins of clients are passed on and never stored. For a single client holdfast run does the same with
     nothing to set up. ^C ends it once running answers are finished; a second ^C ends it at once. The signal HUP reloads
-    holdfast.toml.
+    holdfast.toml. A field that is left out or changed because the provider refuses it is told on standard error, once.
     """
     import anyio
 
@@ -130,6 +135,7 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
                 stop=stop,
                 loaded_configuration=serving.configuration,
                 changes=changes,
+                on_event=_ChangePrinter().print_change,
             )
         except Exception as error:  # noqa: BLE001  a task group would wrap it
             failure = error
@@ -211,6 +217,26 @@ def _print_notice(line: str) -> None:
     """Print ``line`` on standard error, if that is open."""
     with _ignore_closed_output():
         click.echo(f"holdfast: {line}", err=True)
+
+
+class _ChangePrinter:
+    """Prints each field that requests are sent with changed once, and not again for every session."""
+
+    def __init__(self) -> None:
+        self._printed: set[tuple[str, str]] = set()
+
+    def print_change(self, event: events.Event) -> None:
+        """Print a notice about a changed field on standard error, unless it is known or there were too many."""
+        if not isinstance(event, events.NoticeGiven) or not event.path:
+            return
+        key = (event.rule, event.why)
+        if key in self._printed or len(self._printed) >= MAX_PRINTED_CHANGES:
+            return
+        self._printed.add(key)
+        session = clean_single_line(event.session)
+        _print_notice(f"session {session}: {clean_single_line(event.why)} ({clean_single_line(event.rule)})")
+        if len(self._printed) == MAX_PRINTED_CHANGES:
+            _print_notice("further changes of fields are not printed; holdfast stats lists them")
 
 
 def _announce_proxy(address: str, serving: ProxyServeOptions) -> None:

@@ -18,6 +18,7 @@ from holdfast.cli.output.terminal import (
     print_json,
     print_line,
 )
+from holdfast.cli.reports.changed_fields import describe_change_note
 from holdfast.cli.reports.describe import (
     MAX_LINE_TEXT,
     format_session_line,
@@ -278,6 +279,9 @@ def _describe_edits(body: DecisionEntry) -> str:
 
 
 def _describe_note(body: NoteEntry) -> str:
+    change = describe_change_note(body)
+    if change is not None:
+        return change
     fields = []
     for name, value in body.data.items():
         fields.append(f"{clean_single_line(name, 40)} {clean_single_line(str(value), 80)}")

@@ -32,6 +32,7 @@ from holdfast.cli.reports.account import (
     compute_savings_and_state,
     sum_savings,
 )
+from holdfast.cli.reports.changed_fields import list_change_lines
 from holdfast.cli.reports.describe import format_session_line, shorten_session_keys
 from holdfast.cli.reports.dry_run import PolicyForecast, describe_forecast, forecast_session
 from holdfast.cli.reports.history import SHORT_ID
@@ -94,6 +95,9 @@ def stats_command(
     the current branch. The largest request is given as its client sent it and as it was sent to the provider. A ~ marks
     an estimate, and all saved tokens are estimates, calibrated by the provider's counts in the session; other tokens
     are as reported, and dollars use the model's prices.
+
+    At the end stand the fields of requests that are sent changed because the provider refuses what the client sends:
+    which, why and since when.
 
     A cache break is a request that no longer begins like the one before it, so the tokens after that point are written
     to the cache again. For a session that was only observed, a forecast shows what its policy would have done. Each
@@ -294,6 +298,14 @@ def _print_account(
             out, Text(f"to forecast what its policy would have done to {requests}: {clean_single_line(command)}")
         )
     _print_costs(out, account)
+    _print_changed_fields(out, account)
+
+
+def _print_changed_fields(console: Any, account: SessionSavings) -> None:
+    from rich.text import Text
+
+    for line in list_change_lines(account.changed_fields):
+        print_wrapped(console, Text(line))
 
 
 def _format_largest(account: SessionSavings) -> str:
@@ -403,6 +415,7 @@ def _print_accounts(accounts: list[SessionSavings], total: SessionSavings) -> No
     _print_stats_table(out, _SIZE_COLUMNS, size_rows)
     out.print()
     _print_stats_table(out, _SAVING_COLUMNS, savings_rows)
+    _print_changed_fields(out, total)
 
 
 def _make_size_row(name: str, account: SessionSavings) -> tuple[str, ...]:

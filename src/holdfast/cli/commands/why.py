@@ -26,6 +26,7 @@ from holdfast.cli.output.terminal import (
     print_more_hint,
     print_wrapped,
 )
+from holdfast.cli.reports.changed_fields import FieldChange, list_change_lines, list_message_field_changes
 from holdfast.cli.reports.describe import format_session_line, format_time, get_message_text_lines, shorten_session_keys
 from holdfast.cli.reports.history import (
     SHORT_ID,
@@ -97,6 +98,8 @@ class MessageStory(Struct, frozen=True):
     replacement: MessageReplacement | None
     """The text that requests show for it, or None."""
     actions: tuple[MessageAction, ...]
+    changed_fields: tuple[FieldChange, ...] = ()
+    """Fields that messages of its role are sent with changed, since a server refused them."""
 
 
 @click.command("why", epilog=EXAMPLES)
@@ -138,7 +141,7 @@ def why_command(
     sizes were counted by the provider.
 
     For a request, named by the id in the header x-holdfast-request of its answer: its size from the client and as sent,
-    the decisions made for it and before it, and its cost.
+    the decisions made for it and before it, the fields that were sent changed, and its cost.
     """
     with open_named_store(store, readonly=True) as there:
         with ProgressBar("reading", is_wanted=not as_json):
@@ -253,6 +256,7 @@ def explain_message(
         state=state,
         replacement=_find_replacement(log, number, state, size),
         actions=tuple(iter_message_actions(log, number, info.format, size)),
+        changed_fields=list_message_field_changes(log.state, sized_message.message.role),
     )
 
 
@@ -333,6 +337,8 @@ def _print_story(story: MessageStory, info: SessionInfo, short_key: str, lines: 
         out.print()
         _print_action(out, short_key, action)
     print_more_hint(omitted_count, "decision", "--limit")
+    for line in list_change_lines(story.changed_fields):
+        print_wrapped(out, Text(line))
 
 
 def _print_text_block(console: Any, head: str, text: str, lines: int) -> None:

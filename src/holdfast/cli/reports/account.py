@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.reports.branches import find_overflow_refusals, find_repeated_entries, fold_branches
+from holdfast.cli.reports.changed_fields import FieldChange, list_changed_fields, sum_field_changes
 from holdfast.cli.reports.history import count_compacted_tokens, list_active_decisions, list_shown_edits
 from holdfast.cli.reports.request_size import (
     ESTIMATOR_SIZE,
@@ -140,6 +141,8 @@ class SessionSavings(Struct, frozen=True):
     """Requests refused as too large."""
     avoided_overflows: int = 0
     """Answers to requests that fit only after a refusal or a compaction."""
+    changed_fields: tuple[FieldChange, ...] = ()
+    """Fields that requests of the current branch are sent with changed, because the provider refuses them."""
 
     @property
     def cache_hit(self) -> float:
@@ -189,13 +192,21 @@ def compute_savings_and_state(
     # A window learned on one branch holds for the model, so for the requests of all branches.
     limits = [branch.limit for branch in (current_branch, *abandoned_branches) if branch.limit]
     limit = min(limits, default=0)
-    return replace(total, session=session, largest=total.largest.apply_window_limit(limit)), current_branch.branch
+    total = replace(
+        total,
+        session=session,
+        largest=total.largest.apply_window_limit(limit),
+        changed_fields=list_changed_fields(current_branch.branch),
+    )
+    return total, current_branch.branch
 
 
 def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
     """Sum the accounts of several sessions."""
     total = SessionSavings("")
+    changed_fields: list[FieldChange] = []
     for account in accounts:
+        changed_fields += account.changed_fields
         sums = {name: getattr(total, name) + getattr(account, name) for name in _SUMMED_FIELDS}
         rules = _add_rules(total.rules, account.rules)
         breaks = _add_counts(total.breaks, account.breaks)
@@ -206,7 +217,7 @@ def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
             breaks=breaks,
             largest=total.largest.merge_larger(account.largest),
         )
-    return total
+    return replace(total, changed_fields=sum_field_changes(changed_fields))
 
 
 def _scale_account(account: SessionSavings, scale: float, gain: float) -> SessionSavings:

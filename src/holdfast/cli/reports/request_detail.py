@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.cli.commands.show import describe_entry_body
 from holdfast.cli.output.terminal import clean_single_line, print_command, print_wrapped
 from holdfast.cli.reports.branches import find_overflow_refusals
+from holdfast.cli.reports.changed_fields import FieldChange, list_change_lines, list_changed_fields
 from holdfast.cli.reports.describe import format_time
 from holdfast.cli.reports.history import (
     SHORT_ID,
@@ -87,6 +88,8 @@ class RequestDetail(Struct, frozen=True, omit_defaults=True):
     """Decisions made for this request."""
     earlier_decisions: tuple[RepeatedDecision, ...] = ()
     """Decisions made before, which it repeats."""
+    changed_fields: tuple[FieldChange, ...] = ()
+    """Fields that requests to its model were sent with changed, as the log knew when it was answered."""
     refusals: tuple[str, ...] = ()
     """The reasons why earlier requests with the same messages were refused as too large."""
     stop: str = ""
@@ -171,6 +174,7 @@ def describe_request(
         shown_tokens=size.tokens,
         new_decisions=tuple(new_decisions),
         earlier_decisions=tuple(earlier_decisions),
+        changed_fields=_list_changed_fields(log.entries, at),
         refusals=tuple(_list_refusal_reasons(log.entries, start, at)),
         usage=usage,
         dollars=None if usage is None else compute_known_cost(usage, target.prices),
@@ -232,6 +236,16 @@ def _find_request_start(entries: Sequence[Entry], at: int) -> int:
     return 0
 
 
+def _list_changed_fields(entries: Sequence[Entry], at: int) -> tuple[FieldChange, ...]:
+    """List the fields that were changed in the request at ``at``: the log says so before its answer."""
+    stop = at + 1
+    while stop < len(entries) and not isinstance(entries[stop].body, RequestEntry | MessageEntry):
+        stop += 1
+    state = ConversationState.from_entries(entries[:stop])
+    model = state.last_request.model
+    return tuple([change for change in list_changed_fields(state) if change.model == model])
+
+
 def _explain_no_answer(end: Entry | None) -> str:
     """Explain why a request was not answered; empty if it was."""
     if end is None:
@@ -287,7 +301,10 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
     )
     _print_decisions(console, "decided earlier and repeated", request_detail.earlier_decisions)
     if not (request_detail.new_decisions or request_detail.earlier_decisions):
-        console.print("no decisions: it was sent unchanged")
+        end = "" if request_detail.changed_fields else ": it was sent unchanged"
+        console.print(f"no decisions{end}")
+    for line in list_change_lines(request_detail.changed_fields):
+        print_wrapped(console, Text(line))
     print_wrapped(console, Text(_format_cost(request_detail)))
     if request_detail.new_decisions or request_detail.earlier_decisions:
         request = clean_single_line(request_detail.request)[:SHORT_ID]

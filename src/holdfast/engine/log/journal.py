@@ -48,6 +48,7 @@ from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.circuit_breaker import is_breaker_closed, is_breaker_tripped
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.stages.append_limit import cap_message_texts
+from holdfast.state.changed_options import MAX_CHANGED_OPTIONS, ChangedOption, find_new_options
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob
 from holdfast.state.entries import (
@@ -56,6 +57,7 @@ from holdfast.state.entries import (
     NOTE_CONTAINER,
     NOTE_FIELDS,
     NOTE_FORM,
+    NOTE_OPTIONS,
     NOTE_WINDOW_FORGOTTEN,
     AnswerEntry,
     BranchSummaryEntry,
@@ -270,21 +272,34 @@ class Journal(BranchLog):
         learned_limits = self.state.usage.learned_limits
         if (learned_limits.fixes_client_content, learned_limits.validates_client_content) == (mends, judges):
             return
-        ready_request = self._ready_request
-        with self.hold_lease():
-            self._append_bodies([NoteEntry(NOTE_FORM, data={"mends": mends, "judges": judges})])
-        self._ready_request = ready_request
+        self._append_note_beside_request(NoteEntry(NOTE_FORM, data={"mends": mends, "judges": judges}))
 
     def record_field_lessons(self, lessons: Sequence[FieldLesson]) -> None:
         """Record that ``lessons`` hold for the model of the last request from here on, in place of those before.
 
         A ready request stays ready: it is about to be sent again.
         """
-        if self.state.usage.learned_limits.field_lessons == tuple(lessons):
+        known = self.state.usage.learned_limits.field_lessons
+        if known == tuple(lessons):
             return
+        new_count = sum(lesson not in known for lesson in lessons)
+        data = {"lessons": to_builtins(tuple(lessons)), "new": new_count}
+        self._append_note_beside_request(NoteEntry(NOTE_FIELDS, data=data))
+
+    def record_changed_options(self, options: Sequence[ChangedOption]) -> None:
+        """Record ``options`` that were changed in the last request, unless that is known for its model.
+
+        A ready request stays ready: it is about to be sent.
+        """
+        known = self.state.usage.learned_limits.changed_options
+        new_options = find_new_options(options, known)[: MAX_CHANGED_OPTIONS - len(known)]
+        if new_options:
+            self._append_note_beside_request(NoteEntry(NOTE_OPTIONS, data={"options": to_builtins(new_options)}))
+
+    def _append_note_beside_request(self, note: NoteEntry) -> None:
         ready_request = self._ready_request
         with self.hold_lease():
-            self._append_bodies([NoteEntry(NOTE_FIELDS, data={"lessons": to_builtins(tuple(lessons))})])
+            self._append_bodies([note])
         self._ready_request = ready_request
 
     def describe_session(self, model: str) -> None:

@@ -14,7 +14,8 @@ from holdfast import events
 from holdfast.engine.compaction.summarizer import CachedRequest
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
-from holdfast.engine.run.check_request import check_request, is_already_checked, make_check_baseline
+from holdfast.engine.run.check_request import CheckResult, check_request, is_already_checked, make_check_baseline
+from holdfast.engine.run.fix_client_options import record_option_fixes
 from holdfast.engine.run.learn_from_refusal import apply_known_lessons, find_field_lessons
 from holdfast.engine.run.request_target import ask_for_window
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
@@ -32,6 +33,7 @@ from holdfast.providers.errors.named_fields import NamedField, find_named_fields
 from holdfast.providers.errors.refused_media import find_refused_media
 from holdfast.providers.errors.report import VERDICT_KINDS, ErrorReport, Verdict, VerdictKind
 from holdfast.providers.errors.signature_errors import is_signature_error
+from holdfast.providers.fix.fix_context import RequestFix
 from holdfast.providers.registry import API_SPECS
 from holdfast.recovery.machine import ProviderRefusal, can_recover_from_refusals
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
@@ -432,13 +434,14 @@ async def prepare_attempt(
     checks_change = resources.check_mode == "changed" and may_be_wrong and not is_unknown_server
     if resources.check_mode == "all" or checks_change:
         try:
-            upstream_request = _check_outgoing_request(
+            upstream_request, option_fixes = _check_outgoing_request(
                 runtime,
                 template,
                 upstream_request,
                 sized_messages,
                 is_as_planned=is_as_planned,
             )
+            await record_option_fixes(runtime, option_fixes)
         except InvalidRequest:
             # A body that its client wrote goes to the provider unchanged: the client gets the provider's own error.
             if resources.check_mode == "all" or not is_client_body:
@@ -495,8 +498,8 @@ def _check_outgoing_request(
     messages: Sequence[SizedMessage],
     *,
     is_as_planned: bool,
-) -> UpstreamRequest:
-    """Return ``upstream_request`` in a form that its API accepts, or raise ``InvalidRequest``.
+) -> tuple[UpstreamRequest, Sequence[RequestFix]]:
+    """Return ``upstream_request`` as its API accepts it, and the changes of its options; or raise ``InvalidRequest``.
 
     A client repeats its whole conversation with every request. Only the part that is new since the last checked request
     is checked, so that the cost of a check does not grow with the conversation.
@@ -506,17 +509,16 @@ def _check_outgoing_request(
     if is_as_planned and runtime.resources.check_mode == "changed":
         client_body = template.parsed_body
     last_checked = runtime.last_checked_request
-    broken_rule = ""
+    check_result = CheckResult(upstream_request)
     if client_body is None or not is_already_checked(upstream_request, messages, client_body, last_checked, dialect):
         check_result = check_request(upstream_request, dialect, hook="" if is_as_planned else "transform_messages")
-        upstream_request, broken_rule = check_result.upstream_request, check_result.fixed_rule
-    if client_body is not None and not broken_rule:
+    if client_body is not None and not check_result.fixed_rule:
         runtime.last_checked_request = make_check_baseline(upstream_request, messages)
     else:
         runtime.last_checked_request = None
-    if broken_rule:
-        runtime.emit_event(events.NoticeGiven(runtime.key, broken_rule, FIXED_NOTICE))
-    return upstream_request
+    if check_result.broken_message_rule:
+        runtime.emit_event(events.NoticeGiven(runtime.key, check_result.broken_message_rule, FIXED_NOTICE))
+    return check_result.upstream_request, check_result.option_fixes
 
 
 async def _apply_transform_hook(runtime: SessionRuntime, messages: Sequence[SizedMessage]) -> Sequence[SizedMessage]:

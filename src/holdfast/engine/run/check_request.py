@@ -18,6 +18,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
 from holdfast.providers.dialects.request_provider import get_dialect_provider
 from holdfast.providers.fix.client_options import HEADER_RULES
+from holdfast.providers.fix.fix_context import RequestFix
 from holdfast.providers.fix.fix_request import fix_request
 from holdfast.providers.registry import API_SPECS, get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest
@@ -80,7 +81,11 @@ class CheckResult(Struct, frozen=True):
 
     upstream_request: UpstreamRequest
     fixed_rule: str = ""
-    """The first rule that the conversation broke before it was fixed; empty if nothing had to be fixed."""
+    """The first rule that the request broke before it was fixed; empty if nothing had to be fixed."""
+    broken_message_rule: str = ""
+    """The first of these rules that is about the conversation; empty if none is."""
+    option_fixes: tuple[RequestFix, ...] = ()
+    """What was changed in the fields beside the conversation."""
 
 
 def make_check_baseline(upstream_request: UpstreamRequest, messages: Sequence[SizedMessage]) -> CheckedRequest | None:
@@ -153,7 +158,9 @@ def check_request(upstream_request: UpstreamRequest, dialect: Dialect, *, hook: 
         )
         fixed_request = replace(upstream_request, body=fix_result.body)
         if not _find_errors(fixed_request, dialect):
-            return CheckResult(fixed_request, findings[0].rule)
+            message_rules = [finding.rule for finding in findings if _is_about_messages(finding, upstream_request)]
+            option_fixes = tuple([fix for fix in fix_result.fixes if fix.rule in _FIXED_OPTION_RULES])
+            return CheckResult(fixed_request, findings[0].rule, next(iter(message_rules), ""), option_fixes)
     raise _make_invalid_request_error(upstream_request, findings, hook)
 
 

@@ -16,23 +16,25 @@ from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import find_header_betas, find_header_version
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.dialects.request_provider import get_dialect_provider
-from holdfast.providers.fix.client_options import OptionFixes, apply_option_fixes, find_option_fixes
+from holdfast.providers.fix.client_options import apply_option_fixes, find_option_fixes
+from holdfast.providers.fix.fix_context import RequestFix
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest, build_parsed_request
+from holdfast.state.changed_options import ChangedOption, find_new_options
 from holdfast.state.target import Target
 
 
 async def fix_client_options(
     runtime: SessionRuntime, parsed_body: ParsedRequest, target: Target, request_options: RequestOptions
-) -> ParsedRequest:
-    """Return ``parsed_body`` without the options that its provider refuses; each change is told once a session."""
+) -> tuple[ParsedRequest, Sequence[RequestFix]]:
+    """Return ``parsed_body`` without the options that its provider refuses, and what was changed, to be recorded."""
     resources = runtime.resources
     dialect = target.dialect
     is_unknown_server = get_dialect_provider(dialect).is_guess or (
         dialect.keeps_client_content and not dialect.provider
     )
     if resources.check_mode != "changed" or request_options.observe_only or is_unknown_server:
-        return parsed_body
+        return parsed_body, ()
     upstream = request_options.upstream or resources.upstream
     betas, version = find_header_betas(upstream), find_header_version(upstream)
     key = _digest_options(parsed_body, target, betas, version)
@@ -43,12 +45,26 @@ async def fix_client_options(
         )
         resources.remember_option_fixes(key, option_fixes)
     if not option_fixes.changes:
-        return parsed_body
-    _emit_new_fixes(runtime, option_fixes)
+        return parsed_body, ()
     spec = get_api_spec(parsed_body.api)
     new_body = apply_option_fixes(parsed_body.body, parsed_body.fields, option_fixes)
     fixed_body = build_parsed_request(spec, new_body, parse_body_fields(new_body), parsed_body.messages)
-    return replace(fixed_body, measured_setup=fixed_body.setup)
+    return replace(fixed_body, measured_setup=fixed_body.setup), option_fixes.fixes
+
+
+async def record_option_fixes(runtime: SessionRuntime, fixes: Sequence[RequestFix]) -> None:
+    """Record the options that were changed in the request that is about to be sent; each is told once a session."""
+    if not fixes:
+        return
+    now = runtime.resources.clock()
+    options = [ChangedOption(fix.rule, fix.path, fix.why, now) for fix in fixes]
+    new_options = find_new_options(options, runtime.journal.state.usage.learned_limits.changed_options)
+    if not new_options:
+        return
+    await runtime.resources.run_in_worker(lambda: runtime.journal.record_changed_options(new_options))
+    for option in new_options:
+        why = f"{option.path}: {option.what}; change the client's settings if it should not send this"
+        runtime.emit_event(events.NoticeGiven(runtime.key, option.rule, why, option.path))
 
 
 def _digest_options(parsed_body: ParsedRequest, target: Target, betas: Sequence[str] | None, version: str) -> bytes:
@@ -61,11 +77,3 @@ def _digest_options(parsed_body: ParsedRequest, target: Target, betas: Sequence[
             digest.update(b"\0" + key.encode("utf-8", "surrogatepass") + b"\0")
             digest.update(value)
     return digest.digest()
-
-
-def _emit_new_fixes(runtime: SessionRuntime, option_fixes: OptionFixes) -> None:
-    for fix in option_fixes.fixes:
-        if (fix.rule, fix.path) not in runtime.told_option_fixes:
-            runtime.told_option_fixes.add((fix.rule, fix.path))
-            why = f"{fix.path}: {fix.why}; change the client's settings if it should not send this"
-            runtime.emit_event(events.NoticeGiven(runtime.key, fix.rule, why))

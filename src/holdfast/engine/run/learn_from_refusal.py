@@ -166,4 +166,4 @@ def _emit_lessons(runtime: SessionRuntime, target: Target, lessons: Sequence[Fie
             f"{describe_field_lesson(lesson)} in requests for {target.model or 'this model'} to {server} for"
             f" {FIELD_LESSON_HOURS} hours, since {reason}; change the client's settings if it should not send this"
         )
-        runtime.emit_event(events.NoticeGiven(runtime.key, FIELD_RULE, why))
+        runtime.emit_event(events.NoticeGiven(runtime.key, FIELD_RULE, why, lesson.place))

@@ -6,7 +6,7 @@ session, so that a plain request costs one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,13 +24,14 @@ from holdfast.engine.request_template import (
     parse_and_measure_body,
 )
 from holdfast.engine.run.decide import decide_next_request, emit_new_decisions
-from holdfast.engine.run.fix_client_options import fix_client_options
+from holdfast.engine.run.fix_client_options import fix_client_options, record_option_fixes
 from holdfast.engine.run.request_target import resolve_request_target
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
+from holdfast.providers.fix.fix_context import RequestFix
 from holdfast.providers.requests.parsed_request import ParsedRequest
 from holdfast.recovery.machine import RecoveryState, start_recovery
 from holdfast.state.calibration.model_stats import get_model_stats
@@ -72,9 +73,10 @@ async def prepare_run(
     request_options: RequestOptions = RequestOptions(),
 ) -> tuple[PreparedRun, PreparedRequest]:
     """Append the input to the log and return the run with its first request, decided and in the log."""
+    option_fixes: Sequence[RequestFix] = ()
     if isinstance(parsed_input, ParsedRequest):
         target = _resolve_body_target(runtime, parsed_input, request_options)
-        parsed_body = await fix_client_options(runtime, parsed_input, target, request_options)
+        parsed_body, option_fixes = await fix_client_options(runtime, parsed_input, target, request_options)
         prepared_run = await runtime.resources.run_in_worker(
             lambda: _prepare_from_body(runtime, parsed_body, request_options)
         )
@@ -91,6 +93,8 @@ async def prepare_run(
         )
     else:
         await emit_new_decisions(runtime, prepared_run.plan, prepared_request)
+    # After the request, so that the log knows which model they are about.
+    await record_option_fixes(runtime, option_fixes)
     return prepared_run, prepared_request
 
 

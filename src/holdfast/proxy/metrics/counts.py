@@ -42,7 +42,7 @@ class EventCounts:
         self.avoided_overflows = 0
         """Answers to requests that were refused as too large before, or made fit by a compaction before the send."""
         self.changed_fields = 0
-        """Fields that were left out, filled or lowered from then on in a session, because a server refused them."""
+        """Fields that were left out, filled or changed from then on in a session, because a server refuses them."""
         self.saved_tokens = 0
         """Tokens removed by reductions, each counted once, when it was decided."""
         self.tokens: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class EventCounts:
                 self._count_compaction(session, event)
             case events.EditsDecided(saves=saves):
                 self.saved_tokens += max(0, saves)
-            case events.NoticeGiven(rule="field"):
+            case events.NoticeGiven(path=path) if path:
                 self.changed_fields += 1
             case events.NoticeGiven(rule="breaker"):
                 session.is_breaker_open = True

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from holdfast.engine.run.record import UNWRITTEN_RULE
 from holdfast.engine.session_runtime import SESSION_REPAIRED
-from holdfast.events import COMPACTION_OUTCOMES, Event, NoticeGiven
+from holdfast.events import COMPACTION_OUTCOMES, Event, EventListener, NoticeGiven
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.proxy.http.headers import RequestState
 from holdfast.proxy.metrics.counts import EventCounts
@@ -102,15 +102,16 @@ class RequestInProgress:
 class Health:
     """The metrics of the proxy. ``count_event`` is a listener of the engine.
 
-    ``clock`` returns ms since 1970.
+    ``clock`` returns ms since 1970. ``on_event`` is called with each event too.
     """
 
-    def __init__(self, clock: Callable[[], int] = get_time_ms) -> None:
+    def __init__(self, clock: Callable[[], int] = get_time_ms, on_event: EventListener | None = None) -> None:
         self.mode: Callable[[], Mode] = lambda: "manage"
         """Returns the proxy's mode. It is asked each time, because the proxy may be switched off while it runs."""
         self.sessions = EventCounts()
         self.first_byte_times = Histogram()
         self._clock = clock
+        self._on_event = on_event
         self._since = clock()
         self._requests: Counter[tuple[str, str, str]] = Counter()
         """By API, outcome and class of status."""
@@ -156,6 +157,8 @@ class Health:
     def count_event(self, event: Event) -> None:
         """Count an event of a session; something that could not be stored counts as an error too."""
         self.sessions.count_event(event)
+        if self._on_event is not None:
+            self._on_event(event)
         if isinstance(event, NoticeGiven) and event.rule == UNWRITTEN_RULE:
             self.add_trouble(event.rule, event.why)
         if isinstance(event, NoticeGiven) and event.rule == SESSION_REPAIRED:
@@ -299,7 +302,7 @@ def _make_session_metrics(sessions: EventCounts) -> Iterator[Metric]:
         "Requests answered after an overflow was refused or avoided.",
         sessions.avoided_overflows,
     )
-    yield _make_counter("changed_fields", "Fields changed because a server refused them.", sessions.changed_fields)
+    yield _make_counter("changed_fields", "Fields changed because a server refuses them.", sessions.changed_fields)
     yield _make_gauge("breaker_open", "Sessions with compactions stopped by the breaker.", sessions.open_breakers)
     yield _make_counter("tokens_saved", "Tokens removed by reductions, each counted once.", sessions.saved_tokens)
     yield _make_counter(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.state.changed_options import ChangedOption
 from holdfast.state.field_lessons import FieldLesson
 
 CALIBRATION_DECAY = 0.97
@@ -231,6 +232,7 @@ class LearnedLimits(
         "fixes_client_content": "mends",
         "validates_client_content": "judges",
         "field_lessons": "fields",
+        "changed_options": "options",
     },
 ):
     """What overflow errors and answers taught about a model. Where a field is 0 the target's own numbers stand."""
@@ -267,6 +269,8 @@ class LearnedLimits(
     """
     field_lessons: tuple[FieldLesson, ...] = ()
     """Single fields that the server refused or missed, and what is done about them."""
+    changed_options: tuple[ChangedOption, ...] = ()
+    """Options of the client's that were changed because the provider is known to refuse them."""
 
 
 PLATEAU_COUNTS = 3

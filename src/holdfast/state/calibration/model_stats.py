@@ -13,6 +13,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from holdfast.state.calibration.calibration import Calibration, LearnedLimits, MeasuredRequest, ModelStats
+from holdfast.state.changed_options import MAX_CHANGED_OPTIONS, ChangedOption, find_new_options
 from holdfast.state.codec.reading import convert_value
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_MODEL_STATS, NoteEntry
@@ -134,12 +135,25 @@ def apply_field_lessons_note(state: ConversationState, note: NoteEntry) -> Conve
     return replace(state, usage=replace(state.usage, learned_limits=limits))
 
 
+def apply_changed_options_note(state: ConversationState, note: NoteEntry) -> ConversationState:
+    """Return the state with the options of ``note`` (``NOTE_OPTIONS``), or unchanged if they cannot be decoded."""
+    try:
+        options = convert_value(note.data.get("options"), tuple[ChangedOption, ...])
+    except (ValueError, TypeError):
+        return state
+    known = state.usage.learned_limits.changed_options
+    new_options = find_new_options(options, known)
+    limits = replace(state.usage.learned_limits, changed_options=(*known, *new_options)[:MAX_CHANGED_OPTIONS])
+    return replace(state, usage=replace(state.usage, learned_limits=limits))
+
+
 def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
     """Return only the part of ``limits`` that is about the form of requests and not about sizes."""
     return LearnedLimits(
         fixes_client_content=limits.fixes_client_content,
         validates_client_content=limits.validates_client_content,
         field_lessons=limits.field_lessons,
+        changed_options=limits.changed_options,
     )
 
 

@@ -21,6 +21,7 @@ from holdfast.state.calibration.calibration import (
     adjust_for_setup_change,
 )
 from holdfast.state.calibration.model_stats import (
+    apply_changed_options_note,
     apply_field_lessons_note,
     apply_model_stats_note,
     apply_server_format_note,
@@ -44,6 +45,7 @@ from holdfast.state.entries import (
     NOTE_FIELDS,
     NOTE_FORM,
     NOTE_MODEL_STATS,
+    NOTE_OPTIONS,
     NOTE_POLICY,
     NOTE_QUEUED,
     NOTE_WINDOW_FORGOTTEN,
@@ -525,6 +527,8 @@ def _apply_note(state: ConversationState, entry: Entry, body: NoteEntry) -> Conv
         return apply_server_format_note(state, body)
     if body.reason == NOTE_FIELDS:
         return apply_field_lessons_note(state, body)
+    if body.reason == NOTE_OPTIONS:
+        return apply_changed_options_note(state, body)
     if body.reason == NOTE_CONTAINER:
         return _apply_container_note(state, body)
     if body.reason == NOTE_QUEUED:
