@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import rule_cases
 
 from holdfast.providers.rules.validate import ALL_RULES
 
-FOUND = {
-    api: [(case, rule_cases.validate_case(case)) for case in rule_cases.load_cases(api)] for api in rule_cases.APIS
-}
-"""Each case with the validator's findings."""
+
+@cache
+def validate_cases(api):
+    """Return each case of an API with the validator's findings."""
+    return [(case, rule_cases.validate_case(case)) for case in rule_cases.load_cases(api)]
 
 
 def list_cases_of_rule(name):
-    return [(case, found) for case, found in FOUND[name.partition(".")[0]] if case["rule"] == name]
+    return [(case, found) for case, found in validate_cases(name.partition(".")[0]) if case["rule"] == name]
 
 
 NAMES = [rule.name for rule in ALL_RULES]
@@ -22,7 +25,7 @@ NAMES = [rule.name for rule in ALL_RULES]
 
 def test_rule_cases_belong_to_existing_rules():
     """No case is left over from a removed rule, and case ids are unique."""
-    for listed in FOUND.values():
+    for listed in map(validate_cases, rule_cases.APIS):
         assert {case["rule"] for case, _ in listed} <= set(NAMES)
         assert len({case["id"] for case, _ in listed}) == len(listed)
 
@@ -57,7 +60,7 @@ def test_each_rule_alone_catches_a_broken_request(name):
 @pytest.mark.long
 def test_rule_cases_notice_a_deleted_rule():
     """Without any one rule some case is judged wrong; with all rules, none is."""
-    assert [case["id"] for listed in FOUND.values() for case, found in listed
+    assert [case["id"] for api in rule_cases.APIS for case, found in validate_cases(api)
             if rule_cases.get_verdict(found) != rule_cases.get_expected_verdict(case)] == []  # fmt: skip
     assert [name for name, count in rule_cases.count_wrong_without_each_rule().items() if not count] == []
 
