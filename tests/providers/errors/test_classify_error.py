@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.providers.errors import error_rules as errors
 from holdfast.providers.errors.answer_rules import count_prompt_tokens
 from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.error_facts import collect_error_facts
 from holdfast.providers.errors.error_rules import ERROR_RULES
 from holdfast.providers.errors.report import OVERFLOW_KINDS, VERDICT_KINDS, AnswerReport, ErrorReport, Verdict
 
 FOLDER = Path(__file__).parent
+RULE_NAMES = [rule.__name__ for rule in ERROR_RULES]
 CASES = json.loads((FOLDER / "error_wordings.json").read_text(encoding="utf-8"))
 FILES = (
     "public_wordings/seen.jsonl",
@@ -401,13 +403,35 @@ def test_error_rules_are_ordered_and_documented():
     assert all((rule.__doc__ or "").partition("\n")[0].endswith(".") for rule in ERROR_RULES)
 
 
-@pytest.mark.parametrize("name", [rule.__name__ for rule in ERROR_RULES])
-def test_classify_error_needs_each_of_its_rules(name, monkeypatch):
+@cache
+def judge_by_each_rule():
+    """Return for every report the verdict of each rule alone, by the rule's name; None where it says nothing."""
+    verdicts_by_report = []
+    for report in [*map(build_report, CASES), *WORDING_REPORTS]:
+        facts = collect_error_facts(report)
+        verdicts_by_report.append({rule.__name__: rule(facts, report) for rule in ERROR_RULES})
+    return verdicts_by_report
+
+
+def decide_in_order(verdicts, names):
+    """Return the verdict of the first of the named rules that has one."""
+    return next((verdicts[name] for name in names if verdicts[name] is not None), Verdict("unknown"))
+
+
+def test_classify_error_is_the_first_verdict_of_its_rules():
+    """What the tests below compute from single rules is what the classifier says, but for the time to wait."""
+    reports = [*map(build_report, CASES), *WORDING_REPORTS]
+    for report, verdicts in zip(reports, judge_by_each_rule(), strict=True):
+        expected = decide_in_order(verdicts, RULE_NAMES)
+        assert replace(classify_error(report), retry_after=None) == replace(expected, retry_after=None)
+
+
+@pytest.mark.parametrize("name", RULE_NAMES)
+def test_classify_error_needs_each_of_its_rules(name):
     """Without any one of the rules some case is wrong."""
-    left = tuple(rule for rule in errors.ERROR_RULES if rule.__name__ != name)
-    assert len(left) == len(errors.ERROR_RULES) - 1
-    monkeypatch.setattr(errors, "ERROR_RULES", left)
-    found = [classify_error(build_report(case)) for case in CASES]
+    left = [rule_name for rule_name in RULE_NAMES if rule_name != name]
+    assert len(left) == len(RULE_NAMES) - 1
+    found = [decide_in_order(verdicts, left) for verdicts in judge_by_each_rule()[: len(CASES)]]
     assert [(verdict.kind, verdict.limit, verdict.requested) for verdict in found] != [
         get_expected(case) for case in CASES
     ]
@@ -421,19 +445,16 @@ INTERCHANGEABLE_RULES = {
     "_detect_status_413": "a server that is busy is another cause, which the rule for 413 looks for itself",
 }
 """Rules that may trade places with the one after them, and why."""
-RULE_NAMES = [rule.__name__ for rule in ERROR_RULES]
 
 
 @pytest.mark.parametrize("name", RULE_NAMES[:-1])
-def test_classify_error_needs_the_order_of_its_rules(name, monkeypatch):
+def test_classify_error_needs_the_order_of_its_rules(name):
     """If a rule trades places with the next one, the verdict on some case changes, unless both orders are right."""
-    rules = list(ERROR_RULES)
-    index = RULE_NAMES.index(name)
-    rules[index], rules[index + 1] = rules[index + 1], rules[index]
-    reports = [build_report(case) for case in CASES] + WORDING_REPORTS
-    verdicts = [classify_error(report) for report in reports]
-    monkeypatch.setattr(errors, "ERROR_RULES", tuple(rules))
-    is_unchanged = [classify_error(report) for report in reports] == verdicts
+    names = list(RULE_NAMES)
+    index = names.index(name)
+    names[index], names[index + 1] = names[index + 1], names[index]
+    verdicts = [decide_in_order(verdicts, RULE_NAMES) for verdicts in judge_by_each_rule()]
+    is_unchanged = [decide_in_order(verdicts, names) for verdicts in judge_by_each_rule()] == verdicts
     assert is_unchanged is (name in INTERCHANGEABLE_RULES)
 
 
