@@ -74,8 +74,9 @@ class KnownFields(Requirement, frozen=True, kw_only=True):
 
     def find_violations(self, request: RequestView) -> Violations:
         """Yield the fields that are not known."""
-        for key in request.body:
-            if key in self.fields or key in self.of_other_rules:
+        for key, value in request.body.items():
+            # The other rule is about what such a field says, and null says nothing.
+            if key in self.fields or (key in self.of_other_rules and value is not None):
                 continue
             new_name = self.renamed.get(key)
             advice = f"call it {new_name}" if new_name else "leave it out"

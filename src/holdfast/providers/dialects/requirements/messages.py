@@ -243,8 +243,10 @@ class KnownMessageFields(Requirement, frozen=True, kw_only=True):
             known_fields = self.fields_by_role.get(role)
             if known_fields is None:
                 continue
-            for name in message:
-                if name not in known_fields and name not in self.of_other_rules:
+            for name, value in message.items():
+                # The other rule is about what such a field says, and null says nothing.
+                is_of_other_rule = name in self.of_other_rules and value is not None
+                if name not in known_fields and not is_of_other_rule:
                     problem = f"a message of the role {role} has the field {name}, which is refused here"
                     yield f"$.messages[{index}].{name}", f"{problem}; leave it out"
 
