@@ -86,6 +86,25 @@ def test_repair_leaves_a_sound_paginated_rollout_alone():
         assert repair_session_file(data).data == data
 
 
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (None, "the line has no number (ordinal)"),
+        (-3, "the number (ordinal) of the line is negative"),
+        (2**63, "the number (ordinal) of the line is too large"),
+        (1.5, "the number (ordinal) of the line is no whole number"),
+        ("7", "the number (ordinal) of the line is no number"),
+    ],
+)
+def test_repair_says_what_is_wrong_with_a_number(number, expected):
+    """A number that cannot be one is told from a line without a number; both are numbered anew."""
+    lines = [header(), said(1, "go"), said(2, "on")]
+    lines[2]["ordinal"] = number
+    repaired = repair_session_file(build_file(*lines))
+    assert [finding.description for finding in repaired.survey.findings] == [expected]
+    assert list_ordinals(repaired.data) == [0, 1, 2]
+
+
 def test_repair_numbers_lines_on_after_a_number_that_is_used_again():
     """One number that is used twice is one finding; every line stays, with its content, and the order too."""
     lines = [*TALK[:5], event(4, "thread_settings_applied"), event(5, "task_complete"), said(6, "more")]

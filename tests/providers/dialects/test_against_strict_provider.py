@@ -23,8 +23,6 @@ for server_name in SERVERS:
 JUDGE_RULES = [(server.name, rule) for server in SERVERS.values() for rule in server.rules]
 NOT_FOUND = {
     "kimi.message-size": "a limit of one plan, in bytes: learned from the refusal",
-    "kimi.schema": "type beside anyOf: reports differ on whether it is still refused",
-    "groq.answer-schema": "the schema of an answer is not checked yet",
     "vertex.fields": "needs the betas of the headers, which the case does not give",
     "azure.max-tokens": "a deployment does not tell its model: the refusal names the field, and is acted on",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.formats.repair.repair_lines import RepairWork
+from holdfast.formats.repair.tools import LineSummary
 
 ORDINAL_FIELD = "ordinal"
 
@@ -30,15 +31,18 @@ def number_lines_on(work: RepairWork) -> None:
         # A line that goes on from a wrong number is a consequence, and no finding of its own.
         if summary.ordinal != previous + 1:
             repair = "this line and those after it are numbered anew"
-            work.add_finding(summary.line, "ordinal", _describe_fault(summary.ordinal, previous), repair)
+            work.add_finding(summary.line, "ordinal", _describe_fault(summary, previous), repair)
         if summary.ordinal != expected:
             work.get_change(position).set_fields[ORDINAL_FIELD] = expected
         previous = previous + 1 if summary.ordinal is None else summary.ordinal
         expected += 1
 
 
-def _describe_fault(ordinal: int | None, previous: int) -> str:
+def _describe_fault(summary: LineSummary, previous: int) -> str:
     """Describe the number of a line that is not the one after ``previous``."""
+    ordinal = summary.ordinal
+    if ordinal is None and summary.ordinal_fault:
+        return f"the number (ordinal) of the line {summary.ordinal_fault}"
     if ordinal is None:
         return "the line has no number (ordinal)"
     if ordinal <= previous:

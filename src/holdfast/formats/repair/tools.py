@@ -41,6 +41,8 @@ class LineSummary(Struct):
     answer_key: str = ""
     """Key of the answer that the line is a part of, for tools that write one answer on several lines."""
     ordinal: int | None = None
+    ordinal_fault: str = ""
+    """Why there is no ordinal although the line has a value for it; empty if it has none."""
     """The number that the tool gave the line, if it numbers them."""
     first_ordinal: int | None = None
     """On the header of a file with numbered lines, the number that it must have."""
@@ -184,6 +186,7 @@ def _is_codex_header(value: JsonObject) -> bool:
 def _summarize_codex_line(number: int, value: JsonObject) -> LineSummary:
     summary = _summarize_codex_item(number, value)
     summary.ordinal = _get_ordinal_or_none(value.get("ordinal"))
+    summary.ordinal_fault = _explain_ordinal_fault(value.get("ordinal"))
     payload = _get_object_or_empty(value.get("payload"))
     if value.get("type") == "session_meta" and payload.get("history_mode") == "paginated":
         base = _get_object_or_empty(payload.get("history_base"))
@@ -254,8 +257,23 @@ def _get_text_or_empty(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+_ORDINAL_END = 2**63
+"""Ordinals are below this number."""
+
+
 def _get_ordinal_or_none(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _ORDINAL_END else None
+
+
+def _explain_ordinal_fault(value: object) -> str:
+    """Say what is wrong with a value that stands for an ordinal; empty if nothing is, or there is none."""
+    if value is None or _get_ordinal_or_none(value) is not None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "is no number"
+    if value < 0:
+        return "is negative"
+    return "is too large" if value >= _ORDINAL_END else "is no whole number"
 
 
 def _get_object_or_empty(value: object) -> JsonObject:

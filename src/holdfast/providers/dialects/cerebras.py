@@ -5,12 +5,32 @@ Sources: inference-docs.cerebras.ai, and refusals in public issues.
 
 from __future__ import annotations
 
+from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import AllowedValues, RefusedFields
 from holdfast.providers.dialects.requirements.messages import RefusedMessageFields
+from holdfast.providers.dialects.requirements.schemas import AnswerSchema
 from holdfast.providers.dialects.requirements.tools import NoOldTools
 
+_STRICT_ANSWER_LIMITS = SchemaLimits(
+    "Cerebras",
+    allows_any_root=True,
+    allows_type_lists=False,
+    refused_keywords=frozenset({"minItems", "maxItems"}),
+    requires_closed_objects=True,
+    requires_all_properties=True,
+)
 _REQUIREMENTS = (
+    AnswerSchema(
+        limits=_STRICT_ANSWER_LIMITS,
+        form="closed (additionalProperties: false on each object), requires all properties, and has no lists of types, "
+        "minItems and maxItems",
+        strict_only=True,
+        evidence="observed",
+        source="inference-docs.cerebras.ai/capabilities/structured-outputs, 2026-11; \"'additionalProperties' is "
+        "required to be supplied and set to false\": agno-agi/agno#6013, 2026-01-14; 'Unsupported JSON schema fields: "
+        "minItems': musistudio/claude-code-router#708, 2025-08-26",
+    ),
     RefusedMessageFields(
         fields_by_role={"assistant": ("reasoning_content", "reasoning_details")},
         evidence="observed",

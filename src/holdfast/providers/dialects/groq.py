@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import re
 
+from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import AllowedValues, FixedValues, RefusedFields
 from holdfast.providers.dialects.requirements.messages import RefusedMessageFields
 from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
+from holdfast.providers.dialects.requirements.schemas import AnswerSchema
 from holdfast.providers.rules.envelope import RequestView
 
 _DOCS = "console.groq.com/docs/openai, 2026-11"
 _REASONING_DOCS = "console.groq.com/docs/reasoning, 2026-11"
 _QWEN = re.compile(r"(?:qwen/)?qwen")
 _GPT_OSS = re.compile(r"(?:openai/)?gpt-oss")
+
+_ANSWER_LIMITS = SchemaLimits("Groq", allows_any_root=True, refused_keywords=frozenset({"minItems", "maxItems"}))
+_STRICT_ANSWER_LIMITS = SchemaLimits(
+    "Groq", allows_any_root=True, requires_closed_objects=True, requires_all_properties=True
+)
 
 
 def _has_tools_or_json_mode(request: RequestView) -> bool:
@@ -25,6 +32,19 @@ def _has_tools_or_json_mode(request: RequestView) -> bool:
 
 def _build_chat_rules(model: str) -> ProviderRules:
     requirements: list[Requirement] = [
+        AnswerSchema(
+            limits=_ANSWER_LIMITS,
+            form="without minItems and maxItems",
+            evidence="observed",
+            source="'minItems is not supported': i-am-bee/beeai-framework#1215, 2025-10-22; presenton/presenton#165, "
+            "2025-09-10",
+        ),
+        AnswerSchema(
+            limits=_STRICT_ANSWER_LIMITS,
+            form="closed (additionalProperties: false on each object) and requires all properties",
+            strict_only=True,
+            source="console.groq.com/docs/structured-outputs, 2026-11",
+        ),
         RefusedFields(fields=("logprobs", "logit_bias", "top_logprobs"), source=_DOCS),
         RefusedFields(
             fields=("store",),

@@ -7,23 +7,34 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import AllowedValues, ExclusiveFields, FixedValues
 from holdfast.providers.dialects.requirements.messages import ImageTypes, ImageUrls, NonEmptyAnswers, ReturnedReasoning
 from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
-from holdfast.providers.dialects.requirements.tools import NoOldTools, ToolChoices, ToolNames, ToolSchemas
+from holdfast.providers.dialects.requirements.schemas import ToolSchemas
+from holdfast.providers.dialects.requirements.tools import NoOldTools, ToolChoices, ToolNames
 from holdfast.providers.rules.envelope import RequestView
 
 _K3 = re.compile(r"(?:kimi-)?k3")
-_ALWAYS_THINKS = re.compile(r"(?:kimi-)?k3|kimi-k2\.7|kimi-k2-thinking|kimi-for-coding")
+_CAN_THINK = re.compile(r"(?:kimi-)?k3|kimi-k2\.[567]|kimi-k2-thinking|kimi-for-coding")
 _SAMPLING_SOURCE = (
     "'invalid temperature: only 1 is allowed for this model': fixtures of vercel/ai; "
     "platform.kimi.ai/docs/guide/migrating-from-openai-to-kimi, 2026"
 )
-# A type beside anyOf was refused (MoonshotAI/kimi-code#2661) and, on 2026-09-21, was not
-# (14790897/MiqroForge-Desktop#1165), so nothing is said of it.
-_SCHEMA_LIMITS = SchemaLimits("Kimi", requires_root_type=True, requires_defined_names=True)
+# What is refused of a function with ``strict: false``, which only promises some JSON object.
+_LOOSE_SCHEMA_LIMITS = SchemaLimits("Kimi", requires_root_type=True)
+# A type beside anyOf: refused in five reports of 2026-07-22 to 2026-08-26, also at the root; one measurement of
+# 2026-09-21 (14790897/MiqroForge-Desktop#1165) saw it taken. The repair changes no meaning, so it is made.
+_SCHEMA_LIMITS = replace(
+    _LOOSE_SCHEMA_LIMITS,
+    root_refused_keywords=frozenset({"anyOf"}),
+    requires_defined_names=True,
+    types_stand_in_variants=True,
+    reference_beginning="#/$defs/",
+)
 _IMAGE_TYPES = (
     "image/png",
     "image/jpeg",
@@ -33,7 +44,6 @@ _IMAGE_TYPES = (
     "image/heic",
     "image/heif",
 )
-_CHOOSES_TO_THINK = re.compile(r"kimi-k2\.[56]")
 
 
 def _is_thinking(request: RequestView) -> bool:
@@ -49,7 +59,7 @@ def _is_not_thinking(request: RequestView) -> bool:
 
 
 def _build_chat_rules(model: str) -> ProviderRules:
-    can_think = bool(_ALWAYS_THINKS.match(model) or _CHOOSES_TO_THINK.match(model))
+    can_think = _CAN_THINK.match(model) is not None
     requirements: list[Requirement] = [
         NonEmptyAnswers(
             evidence="observed",
@@ -75,11 +85,17 @@ def _build_chat_rules(model: str) -> ProviderRules:
         ),
         ToolSchemas(
             limits=_SCHEMA_LIMITS,
-            form="of the type object at the root, and name in required only what is in properties",
+            loose_limits=_LOOSE_SCHEMA_LIMITS,
+            form="of Moonshot's flavour: of the type object and without anyOf at the root, with the type in the "
+            "variants of anyOf and not beside it, with references to $defs, and with nothing in required that is not "
+            "in properties; with strict: false only the root matters",
             evidence="observed",
             source="'tools.function.parameters.type is required and must be \"object\"': MoonshotAI/walle "
             "docs/mfjs-spec.md; \"required property 'codecType' is not defined in properties\": "
-            "MoonshotAI/kimi-code#1610",
+            "MoonshotAI/kimi-code#1610; 'when using anyOf, type should be defined in anyOf items instead of the parent "
+            "schema': MoonshotAI/kimi-cli#2531, 2026-07-22, openJiuwen-ai/jiuwenswarm#3942, 2026-08-26; 'references "
+            "must start with #/$defs/': CommandCodeAI/command-code#594, 2026-07-27; strict: "
+            "platform.kimi.ai/docs/api/tool-use",
         ),
         ToolNames(
             pattern="[a-zA-Z][a-zA-Z0-9_-]{0,63}",

@@ -20,7 +20,7 @@ from holdfast.providers.dialects.requirements.messages import (
 from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.dialects.requirements.tools import NoOldTools
 
-_CHOOSES_TO_THINK = re.compile(r"mistral-(?:small-2603|medium-3[.-]5|medium-2604)")
+_CHOOSES_TO_THINK = re.compile(r"mistral-(?:small-latest|small-2603|medium-3[.-]5|medium-2604)")
 _SCHEMA = "schema of mistralai/client-python, 2026-06-30"
 _KNOWN_FIELDS = frozenset(
     {
@@ -98,7 +98,7 @@ def _build_effort_requirement(model: str) -> Requirement:
             field="reasoning_effort",
             values=("none", "high"),
             replacements={"minimal": "none", "low": "high", "medium": "high", "xhigh": "high", "max": "high"},
-            source="docs.mistral.ai/capabilities/reasoning/adjustable; code 3051: models.dev#7334, 2026-09-17",
+            source="docs.mistral.ai/capabilities/reasoning/adjustable, 2026-11; code 3051: models.dev#7334, 2026-09-17",
         )
     return AllowedValues(
         field="reasoning_effort", values=("none", "minimal", "low", "medium", "high", "xhigh", "max"), source=_SCHEMA

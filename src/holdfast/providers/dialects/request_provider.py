@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from ipaddress import IPv6Address
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -147,7 +148,12 @@ def _is_host_of(host: str, pattern: str) -> bool:
 
 
 def _is_private_name(host: str) -> bool:
-    """Return whether ``host`` can only be a machine of the user's own: by its name or a private IPv4 address."""
+    """Return whether ``host`` can only be a machine of the user's own: by its name or a private address."""
+    if ":" in host:  # an IPv6 address, perhaps with a zone
+        try:
+            return IPv6Address(host.partition("%")[0]).is_private
+        except ValueError:
+            return False
     if host == "localhost" or "." not in host or host.endswith((".localhost", ".local", ".internal", ".lan")):
         return True
     return re.match(r"(?:127\.|10\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.)", host) is not None

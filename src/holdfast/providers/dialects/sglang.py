@@ -10,7 +10,8 @@ from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.messages import AllowedRoles, RefusedPartTypes
 from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
-from holdfast.providers.dialects.requirements.tools import ToolSchemas, iter_functions
+from holdfast.providers.dialects.requirements.schemas import ToolSchemas
+from holdfast.providers.dialects.requirements.tools import iter_functions
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
 

@@ -182,6 +182,9 @@ class _ProblemSearch(Struct):
                 given = f"type {_show(node['type'])}" if "type" in node else "no type"
                 problem = f"{keyword} beside {given}"
                 self.add((*steps, keyword), keyword, f"{problem}; only a schema of type {wanted_type} may have it")
+        # At the root a type may be required all the same; what is refused there is ``root_refused_keywords``.
+        if limits.types_stand_in_variants and steps and {"anyOf", "type"} <= node.keys():
+            self.add((*steps, "type"), "type", "a type beside anyOf; put it into each variant")
         if limits.requires_array_items and "array" in types and not ({"items", "prefixItems"} & node.keys()):
             self.add(steps, "items", "an array without items; say in items what it holds")
         if limits.requires_types and "type" not in node and not (_TYPE_SUBSTITUTES & node.keys()):
@@ -244,6 +247,10 @@ class _ProblemSearch(Struct):
                 continue
             if keyword == "ref" and not limits.is_protobuf:
                 continue
+            beginning = limits.reference_beginning
+            if beginning and reference != "#" and not reference.startswith(beginning):
+                problem = f"{keyword} {_show(reference)} does not begin with {beginning}"
+                self.add((*steps, keyword), keyword, f"{problem}; define what it refers to there")
             if limits.reference_siblings is not None:
                 siblings = sorted(node.keys() - limits.reference_siblings - {keyword})
                 if siblings:

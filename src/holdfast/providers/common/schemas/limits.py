@@ -52,6 +52,10 @@ class SchemaLimits(Struct, frozen=True, eq=False):
     """Keywords that are refused in a schema of another type, or of none."""
     requires_defined_names: bool = False
     """The names in ``required`` must be among the ``properties`` beside it."""
+    types_stand_in_variants: bool = False
+    """A type may not stand beside ``anyOf``, but in its variants."""
+    reference_beginning: str = ""
+    """How a reference must begin, ``#`` for the whole schema aside; empty if that does not matter."""
     reference_siblings: frozenset[str] | None = None
     """The only keywords that may stand beside a reference; None if all may."""
     requires_known_references: bool = False

@@ -38,6 +38,10 @@ Notes: TypeAlias = dict[str, None]
 """What was changed, in order and each thing once."""
 
 
+_OLD_REFERENCE_BEGINNING = "#/definitions/"
+"""How references begin in older drafts, which call ``$defs`` so."""
+
+
 class SchemaRepair(Struct, frozen=True):
     """A repaired schema, with a note on each kind of change; no notes if nothing had to change."""
 
@@ -259,6 +263,9 @@ def _read_number(value: Any) -> int | float | None:
 
 def _repair_root(root: JsonSchema, limits: SchemaLimits, notes: Notes) -> JsonSchema:
     root = dict(root)
+    if limits.reference_beginning and "definitions" in root and "$defs" not in root:
+        root["$defs"] = root.pop("definitions")
+        notes["definitions: renamed to $defs"] = None
     for keyword in _VARIANT_KEYWORDS:
         if keyword in limits.root_refused_keywords and isinstance(root.get(keyword), list):
             root = _merge_variants(root, keyword)
@@ -409,6 +416,7 @@ def _repair_company(node: JsonSchema, root: Any, limits: SchemaLimits, notes: No
         notes[f"minItems: lowered to {limits.max_min_items}, the number is in the description"] = None
     if limits.requires_known_references:
         _drop_lost_references(node, root, notes)
+    _repair_flavour(node, limits, notes)
     types = node.get("type")
     type_names = types if isinstance(types, list) else [types]
     for keyword, wanted_type in limits.keyword_types.items():
@@ -436,6 +444,24 @@ def _repair_company(node: JsonSchema, root: Any, limits: SchemaLimits, notes: No
         node["additionalProperties"] = False
         notes["additionalProperties: false set"] = None
     return node
+
+
+def _repair_flavour(node: JsonSchema, limits: SchemaLimits, notes: Notes) -> None:
+    """Put a type where Moonshot's flavour has it, and let references of older drafts begin as it wants."""
+    if limits.types_stand_in_variants and isinstance(node.get("anyOf"), list) and "type" in node:
+        _move_type_into_variants(node, notes)
+    reference = node.get("$ref")
+    if limits.reference_beginning and isinstance(reference, str) and reference.startswith(_OLD_REFERENCE_BEGINNING):
+        node["$ref"] = limits.reference_beginning + reference.removeprefix(_OLD_REFERENCE_BEGINNING)
+
+
+def _move_type_into_variants(node: JsonSchema, notes: Notes) -> None:
+    """Take the type beside ``anyOf`` away and give it to each variant that says nothing of its type."""
+    type_name = node.pop("type")
+    for variant in node["anyOf"]:
+        if isinstance(variant, dict) and not ({"type", "$ref", "anyOf"} & variant.keys()):
+            variant["type"] = type_name
+    notes["type beside anyOf: moved into its variants"] = None
 
 
 def _drop_undefined_names(node: JsonSchema, notes: Notes) -> None:

@@ -256,7 +256,7 @@ class ExclusiveFields(Requirement, frozen=True, kw_only=True):
 
 
 class FieldNeedsField(Requirement, frozen=True, kw_only=True):
-    """A field that is refused unless another one is set."""
+    """A field that is refused unless another one is set. A 0 asks for nothing and may stand alone."""
 
     rule: ClassVar[str] = "field-company"
     field: str
@@ -269,7 +269,7 @@ class FieldNeedsField(Requirement, frozen=True, kw_only=True):
 
     def find_violations(self, request: RequestView) -> Violations:
         """Yield the field if the other one is missing."""
-        if get_field(request, self.field) is not None and not get_field(request, self.needs):
+        if get_field(request, self.field) and not get_field(request, self.needs):
             yield f"$.{self.field}", f"{self.field} is refused without {self.needs}; leave it out, or set {self.needs}"
 
     def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002

@@ -9,11 +9,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from holdfast.messages.old_calls import OLD_CALL_FIELD, OLD_RESULT_ROLE
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps, format_json_path
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.common.schemas.check import find_schema_problems
-from holdfast.providers.common.schemas.limits import SchemaLimits
-from holdfast.providers.common.schemas.repair import repair_schema
 from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement, join_names
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.envelope import RequestView
@@ -127,39 +124,6 @@ class MaxTools(Requirement, frozen=True, kw_only=True):
         count = len(request.get_list("tools"))
         if count > self.count:
             yield "$.tools", f"{count} tools, but {self.count} are allowed; offer fewer"
-
-
-class ToolSchemas(Requirement, frozen=True, kw_only=True):
-    """What the provider refuses in the schemas of functions; repaired where there is one right way."""
-
-    rule: ClassVar[str] = "tool-schema"
-    limits: SchemaLimits
-    form: str
-    """The schemas that are taken, in words."""
-
-    @property
-    def text(self) -> str:
-        """The rule in one sentence."""
-        return f"The parameters of a function are {self.form}."
-
-    def find_violations(self, request: RequestView) -> Violations:
-        """Yield the refused places; messages name tool and keyword. Missing parameters are another rule's matter."""
-        for path, function in iter_functions(request):
-            schema = function.get("parameters")
-            if not isinstance(schema, Mapping):
-                continue
-            for problem in find_schema_problems(schema, self.limits):
-                place = format_json_path(("parameters", *problem.steps)).removeprefix("$")
-                yield f"{path}{place}", f"tool {format_json_value(function.get('name'))}: {problem.message}"
-
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
-        """Repair the whole schema that the place is in."""
-        schema_steps = steps[:4]  # tools, the index, function, parameters
-        raw = tree.get_raw(schema_steps)
-        if raw is None:
-            return {}
-        repaired = repair_schema(msgspec.json.decode(raw), self.limits)
-        return {schema_steps: encode_json(repaired.schema)} if repaired.notes else {}
 
 
 class ToolTypes(Requirement, frozen=True, kw_only=True):

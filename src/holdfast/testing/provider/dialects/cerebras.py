@@ -13,7 +13,7 @@ from holdfast.testing.provider.dialects.server_dialect import (
     ServerErrors,
     ServerRule,
 )
-from holdfast.testing.provider.dialects.server_request import ServerRequest
+from holdfast.testing.provider.dialects.server_request import ServerRequest, iter_schema_nodes
 
 _UNSUPPORTED_FIELDS = ("reasoning", "enable_thinking")
 _EFFORTS = ("low", "medium", "high")
@@ -53,6 +53,33 @@ def _check_effort(request: ServerRequest) -> ServerErrors:
         yield ServerError(text, code="wrong_api_format", param="validation_error")
 
 
+def _check_strict_schema(request: ServerRequest) -> ServerErrors:
+    """The schema of a strict response_format closes its objects, requires all properties and has no minItems."""
+    if request.get_option("response_format", "json_schema", "strict") is not True:
+        return
+    schema = request.get_option("response_format", "json_schema", "schema")
+    for _, node in iter_schema_nodes(schema):
+        if not isinstance(node, dict):
+            continue
+        refused = sorted({"minItems", "maxItems"} & node.keys())
+        if refused:
+            yield _refuse_schema(f"Unsupported JSON schema fields: {set(refused)}")
+        if isinstance(node.get("type"), list):
+            yield _refuse_schema("Unsupported JSON schema fields: {'type'}")
+        properties = node.get("properties")
+        if not isinstance(properties, dict):
+            continue
+        if node.get("additionalProperties") is not False:
+            yield _refuse_schema("'additionalProperties' is required to be supplied and set to false.")
+        required = node.get("required")
+        if not isinstance(required, list) or any(name not in required for name in properties):
+            yield _refuse_schema("'required' must name all properties.")
+
+
+def _refuse_schema(text: str) -> ServerError:
+    return ServerError(text, 422, code="wrong_api_format", param="response_format")
+
+
 def _encode_error(error: ServerError) -> dict[str, Any]:
     kind = error.kind or "invalid_request_error"
     return {"message": error.message, "type": kind, "param": error.param, "code": error.code}
@@ -84,6 +111,12 @@ CEREBRAS = ServerDialect(
             "router-for-me/CLIProxyAPI discussion 1144; OpenMinis#361, 2026-09",
         ),
         ServerRule("cerebras.effort", _check_effort, "router-for-me/CLIProxyAPI discussion 1144"),
+        ServerRule(
+            "cerebras.strict-schema",
+            _check_strict_schema,
+            "inference-docs.cerebras.ai/capabilities/structured-outputs; agno-agi/agno#6013, 2026-01-14;"
+            " musistudio/claude-code-router#708, 2025-08-26. The wordings for type and required are not known",
+        ),
     ),
     missing_rules=OPENAI_MODEL_RULES | {"openai-chat.unknown-part"},
     encode_error=_encode_error,

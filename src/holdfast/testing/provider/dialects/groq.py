@@ -90,6 +90,25 @@ def _check_answer_schema(request: ServerRequest) -> ServerErrors:
                 yield ServerError(f"invalid schema for response format: {place}: {keyword} is not supported")
 
 
+def _check_strict_schema(request: ServerRequest) -> ServerErrors:
+    """The schema of a strict response_format closes every object and requires all properties."""
+    if request.get_option("response_format", "json_schema", "strict") is not True:
+        return
+    schema = request.get_option("response_format", "json_schema", "schema")
+    for steps, node in iter_schema_nodes(schema):
+        properties = node.get("properties") if isinstance(node, dict) else None
+        if not isinstance(properties, dict):
+            continue
+        place = "/".join(["response_format/json_schema", *steps])
+        if node.get("additionalProperties") is not False:
+            problem = "`additionalProperties:false` must be set on every object"
+            yield ServerError(f"invalid JSON schema for response_format: {place}: {problem}")
+        required = node.get("required")
+        if not isinstance(required, list) or any(name not in required for name in properties):
+            problem = "`required` must list all properties"
+            yield ServerError(f"invalid JSON schema for response_format: {place}: {problem}")
+
+
 def _encode_error(error: ServerError) -> dict[str, Any]:
     fields: dict[str, Any] = {"message": error.message, "type": error.kind or "invalid_request_error"}
     if error.code:
@@ -132,7 +151,8 @@ GROQ = ServerDialect(
         ServerRule(
             "groq.tool-count",
             _check_tool_count,
-            "gsd-build/gsd-2#4376; codex-router#449, 2026-08-26",
+            "groq/groq-python completion_create_params, 2026; gsd-build/gsd-2#4376, 2026-04-17;"
+            " codex-router#449, 2026-08-26",
         ),
         ServerRule(
             "groq.reasoning-format",
@@ -144,7 +164,16 @@ GROQ = ServerDialect(
             _check_effort,
             "console.groq.com/docs/reasoning; @ai-sdk/groq 3.0.71. The wording is not known",
         ),
-        ServerRule("groq.answer-schema", _check_answer_schema, "i-am-bee/beeai-framework#1215"),
+        ServerRule(
+            "groq.answer-schema",
+            _check_answer_schema,
+            "i-am-bee/beeai-framework#1215, 2025-10-22; presenton/presenton#165, 2025-09-10",
+        ),
+        ServerRule(
+            "groq.strict-schema",
+            _check_strict_schema,
+            "console.groq.com/docs/structured-outputs; the wording is not known",
+        ),
     ),
     missing_rules=OPENAI_MODEL_RULES | {"openai-chat.tools", "openai-chat.unknown-part"},
     encode_error=_encode_error,

@@ -144,8 +144,10 @@ def _check_schema_root(request: ServerRequest) -> ServerErrors:
 
 
 def _check_schema(request: ServerRequest) -> ServerErrors:
-    """A tool's schema is of Moonshot's flavour: no type beside anyOf, nothing beside $ref, whole items."""
+    """A tool's schema is of Moonshot's flavour, if not told otherwise: no type beside anyOf, whole items and so on."""
     for _, function in request.functions:
+        if function.get("strict") is False:  # platform.kimi.ai/docs/api/tool-use
+            continue
         for steps, node in iter_schema_nodes(function.get("parameters")):
             problem = _find_schema_problem(node)
             if problem:

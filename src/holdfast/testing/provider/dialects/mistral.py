@@ -32,13 +32,14 @@ _MESSAGE_FIELDS = {
 }
 """The fields of a message by its role."""
 _EFFORTS = {
-    "mistral-small": ("none", "high"),
+    "mistral-small-latest": ("none", "high"),
+    "mistral-small-2603": ("none", "high"),
     "mistral-medium-3-5": ("none", "high"),
     "mistral-medium-3.5": ("none", "high"),
     "mistral-medium-2604": ("none", "high"),
     "zai-glm-5-3": ("low", "high", "max"),
 }
-"""Reasoning efforts by a piece of the model's name; for other models they are not known."""
+"""Reasoning efforts by a piece of the model's name; for other models, older Small among them, they are not known."""
 
 
 # -- schema ------------------------------------------------------------------------------------------------------------

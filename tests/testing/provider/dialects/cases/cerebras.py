@@ -11,6 +11,14 @@ from tests.testing.provider.dialects.case_builders import (
 
 MODEL = "gpt-oss-120b"
 
+
+def with_strict_schema(**fields):
+    """Return a body that asks for an answer by a strict schema."""
+    schema = {"type": "object", "properties": {"step": {"type": "string"}}, "required": ["step"], **fields}
+    answer_format = {"name": "plan", "schema": schema, "strict": True}
+    return chat(MODEL, response_format={"type": "json_schema", "json_schema": answer_format})
+
+
 CASES = {
     "cerebras.message-fields": RuleCase(
         chat(MODEL, user(), assistant("1", reasoning="Rocks first."), user("more")),
@@ -29,5 +37,11 @@ CASES = {
         chat(MODEL, reasoning_effort="high"),
         chat(MODEL, reasoning_effort="xhigh"),
         "Input should be 'low', 'medium' or 'high'",
+    ),
+    "cerebras.strict-schema": RuleCase(
+        with_strict_schema(additionalProperties=False),
+        with_strict_schema(),
+        "'additionalProperties' is required to be supplied and set to false.",
+        status=422,
     ),
 }

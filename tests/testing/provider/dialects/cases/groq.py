@@ -21,6 +21,12 @@ def with_answer_schema(**fields):
     return chat(MODEL, response_format={"type": "json_schema", "json_schema": {"name": "plan", "schema": schema}})
 
 
+def with_strict_schema(schema):
+    """Return a body that asks for an answer by a strict schema."""
+    answer_format = {"name": "plan", "schema": schema, "strict": True}
+    return chat(MODEL, response_format={"type": "json_schema", "json_schema": answer_format})
+
+
 CASES = {
     "groq.top-fields": RuleCase(chat(MODEL, seed=7, n=1), chat(MODEL, store=True), "property 'store' is unsupported"),
     "groq.message-fields": RuleCase(
@@ -45,5 +51,10 @@ CASES = {
         with_answer_schema(),
         with_answer_schema(minItems=1),
         "response_format/json_schema/next_step: minItems is not supported",
+    ),
+    "groq.strict-schema": RuleCase(
+        with_strict_schema({"type": "object", "properties": {}, "additionalProperties": False, "required": []}),
+        with_strict_schema({"type": "object", "properties": {"step": {"type": "string"}}, "required": ["step"]}),
+        "`additionalProperties:false` must be set on every object",
     ),
 }
