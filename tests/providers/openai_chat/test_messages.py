@@ -246,6 +246,16 @@ def test_encode_message_drops_the_fields_of_a_result_that_became_a_users_message
     assert json.loads(encoded) == {"role": "user", "content": "[Result] a.py"}
 
 
+def test_encode_message_joins_reasoning_of_one_field():
+    """Merged answers have several pieces of reasoning for one field: no word is lost, and blanks add nothing."""
+    signature = ProviderSignature("openai-chat", "", "reasoning_content")
+    pieces = [Thinking(text, signature) for text in ("First look.", "", "Then edit.")]
+    message = Message("assistant", (pieces[0], Text("Done."), *pieces[1:]))
+    assert encode(message) == [
+        {"role": "assistant", "content": "Done.", "reasoning_content": "First look.\n\nThen edit."}
+    ]
+
+
 def test_decode_message_keeps_empty_reasoning():
     """DeepSeek wants the field back and takes it empty, so an empty one is told from a missing one."""
     raw = Raw(b'{"role":"assistant","content":"Yes.","reasoning_content":""}')

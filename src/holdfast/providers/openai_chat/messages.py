@@ -518,14 +518,25 @@ def _encode_calls(calls: Sequence[Part], old_message: _WireMessage | None) -> li
 
 def _iter_extra_fields(parts: Sequence[Part]) -> Iterator[tuple[str, Any]]:
     """Yield the message fields that opaque parts and reasoning were decoded from."""
+    reasoning_by_field = _group_reasoning(parts)
     for part in parts:
         if isinstance(part, Opaque):
             if part.kind.startswith("message.") and part.raw is not None:
                 yield part.kind.removeprefix("message."), part.raw
-            continue
-        if not isinstance(part, Thinking):
-            continue
-        # Reasoning of another API has no field here and is dropped.
-        signature = part.signature
-        if signature is not None and signature.api == API_NAME:
-            yield signature.data, part.text if part.raw is None else part.raw
+        elif isinstance(part, Thinking) and part.signature is not None:
+            # Reasoning of another API has no field here and is dropped.
+            field = part.signature.data
+            same_field = reasoning_by_field.pop(field, []) if part.signature.api == API_NAME else []
+            if len(same_field) == 1:
+                yield field, part.text if part.raw is None else part.raw
+            elif same_field:
+                yield field, "\n\n".join([thinking.text for thinking in same_field if thinking.text])
+
+
+def _group_reasoning(parts: Sequence[Part]) -> dict[str, list[Thinking]]:
+    """Return the reasoning of Chat by the field that it goes into. Merged answers have several of one field."""
+    reasoning_by_field: dict[str, list[Thinking]] = {}
+    for part in parts:
+        if isinstance(part, Thinking) and part.signature is not None and part.signature.api == API_NAME:
+            reasoning_by_field.setdefault(part.signature.data, []).append(part)
+    return reasoning_by_field
