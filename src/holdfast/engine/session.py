@@ -195,7 +195,8 @@ class Session:
         """
         async with self._runtime.hold_lane():
             parsed_input = parse_request_input(self._runtime, request_input)
-            _, self._caller_request = await prepare_run(self._runtime, parsed_input, RequestOptions(stream=False))
+            prepared_run = await prepare_run(self._runtime, parsed_input, RequestOptions(stream=False))
+            self._caller_request = prepared_run.prepared_request
             return self._caller_request
 
     def render_body(self, prepared_request: PreparedRequest) -> bytes:

@@ -21,6 +21,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.settings import Settings
 from holdfast.state.costs import SummaryCall, build_summary_cost_note
+from holdfast.state.dialect import Dialect
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 
@@ -72,13 +73,21 @@ class SessionRuntime:
 
     @property
     def requires_strict_form(self) -> bool:
-        """Whether an unknown server refused its client's content as written, so that the API maker's rules apply."""
-        return self.journal.state.usage.learned_limits.fixes_client_content
+        """Whether a client's content is normalized by the rules of the API's maker, as `LearnedLimits` says."""
+        return self.journal.state.usage.learned_limits.requires_strict_form
 
     @property
     def requires_check(self) -> bool:
-        """Whether the API refused its client's body for breaking a known rule, so that its bodies are checked too."""
-        return self.journal.state.usage.learned_limits.validates_client_content
+        """Whether a client's own bodies are checked before they are sent, as `LearnedLimits` says."""
+        return self.journal.state.usage.learned_limits.requires_check
+
+    def knows_message_rules(self, dialect: Dialect) -> bool:
+        """Return whether the rules of a request's API can be expected to hold for its messages at its server.
+
+        A server other than the API's maker (``keeps_client_content``) has rules that nobody wrote down. What it refuses
+        is learned from its refusals; a check by the maker's rules would reject requests that it takes.
+        """
+        return not (dialect.keeps_client_content or self.requires_strict_form)
 
     def get_default_target(self) -> Target:
         """Return the target of requests made from messages. Raises ``ConfigError`` if the engine has none."""

@@ -1,16 +1,21 @@
 """Recovery: decide what to do about a refused request, as a state machine that cannot loop.
 
-It neither waits nor sends: the runner reports an event and gets an action. Everything that may be done between two
+It neither waits nor sends: the runner reports an event and gets an action. Every action that it may decide between two
 answers is counted beforehand. Each action uses up one of these counts and nothing gives any back, so
-``compute_termination_rank`` falls with every event, and ``compute_max_requests`` bounds the number of requests.
+``compute_termination_rank`` falls with every event.
 
-A request that overflowed is never sent again unchanged. Recovery goes through the overflow steps: compact, truncate
-results, drop media, smallest request; some kinds of error begin elsewhere. If the request still shows media after a
-compaction, these go before the next one: a second compaction would summarize the message that they came with.
+The runner (``engine/run/recover.py``) repeats a few requests without asking. No count stands for these, but each can
+happen only once or twice, as ``MAX_UNCOUNTED_REQUESTS`` says. ``compute_max_requests`` bounds all requests together.
+
+A request that overflowed is not sent again unchanged, except once after an empty answer, which may be the model's own.
+Recovery goes through the overflow steps: compact, truncate results, drop media, smallest request; some kinds of error
+begin elsewhere. If the request still shows media after a compaction, these go before the next one: a second compaction
+would summarize the message that they came with.
 
 A request that failed for a passing reason is sent again byte for byte, counted apart. Signed data that the provider no
 longer accepts is left out once; if the request is refused for it again, leaving it out was no help, and the run stops.
-A field that a refusal names is changed once too; the runner reports no field that was changed already.
+Fields that refusals name are changed up to ``MAX_FIELD_CHANGES`` times, each field once; only a limit that a refusal
+lowers further is changed again.
 """
 
 from __future__ import annotations
@@ -64,6 +69,16 @@ MAX_FIELD_CHANGES = 20
 Most servers name the first wrong field only, so a client of another API needs one request for each. Chat Completions
 has about 35 options, of which clients send fewer than 20. Chosen by judgement.
 """
+MAX_UNCOUNTED_REQUESTS = 5
+"""Most requests of one run that the runner sends again without asking the machine.
+
+One in the strict form and one that is checked: both hold for all later requests of the session, so neither is tried
+twice. Two without a container that has expired, the one that the client names and the one that the log knows: both are
+remembered as gone. One after an empty answer that cannot be made smaller: the next one is accepted.
+"""
+RequestForm: TypeAlias = Literal["strict", "checked"]
+"""How a client's content is sent after its server refused it as it was: normalized by the rules of the API's maker, or
+checked and fixed by our lint rules."""
 CONTEXT_OVERFLOW_KIND = "context_overflow"
 """Kind of every stop after an overflow."""
 StopRule: TypeAlias = Literal[
@@ -172,6 +187,8 @@ class RecoveryState(Struct, frozen=True):
     """Whether a compaction was made since the last answer."""
     changed_fields: tuple[FieldLesson, ...] = ()
     """The lessons about fields that were acted on since the run began."""
+    tried_forms: tuple[RequestForm, ...] = ()
+    """The forms that the runner went over to since the run began."""
     stop: Stop | None = None
 
 
@@ -273,7 +290,7 @@ def is_transient_refusal(event: ProviderRefusal) -> bool:
 
 
 def compute_termination_rank(state: RecoveryState) -> tuple[int, ...]:
-    """Return the actions that are left, as a tuple to compare: it falls with every event until the run has ended.
+    """Return the actions left to the machine, as a tuple to compare: it falls with every event until the run ends.
 
     The most drastic step comes first: taking one never gives back a count before it. A test proves that recovery ends
     by this.
@@ -293,11 +310,12 @@ def compute_termination_rank(state: RecoveryState) -> tuple[int, ...]:
 
 
 def compute_max_requests(settings: Settings) -> int:
-    """Return the most requests that one answer can take: the first, and one for each action of the rank.
+    """Return the most requests that one run sends: the first, one for each action, and those without a count.
 
     Requests for summaries are not counted.
     """
-    return sum(compute_termination_rank(start_recovery(ConversationState(), settings)))
+    actions_and_first_request = sum(compute_termination_rank(start_recovery(ConversationState(), settings)))
+    return actions_and_first_request + MAX_UNCOUNTED_REQUESTS
 
 
 def _drop_signatures_or_stop(state: RecoveryState, event: ProviderRefusal) -> tuple[RecoveryState, RecoveryAction]:

@@ -218,8 +218,7 @@ have since become part of the conversation."""
 NOTE_FORM = "form wanted"
 """Reason of a note about which rules to apply to a client's content from here on, since the server refused it.
 
-Its data: ``mends`` is true if content is normalized by the rules of the API's maker, ``judges`` if requests are checked
-by our lint rules before they are sent.
+Its data: ``mends`` and ``judges`` are ``requires_strict_form`` and ``requires_check`` of `LearnedLimits`.
 """
 NOTE_FIELDS = "fields refused"
 """Reason of a note about single fields that the server of the last model refused or missed.

@@ -19,10 +19,10 @@ MESSAGES = [build_sized_message(Message.from_text(role, role)) for role in ("use
 
 
 def get_learned_form(journal):
-    """Return the two learned flags: whether client content is fixed, and whether it is validated."""
+    """Return the two learned flags: whether the strict form is required, and whether a check is."""
     return (
-        journal.state.usage.learned_limits.fixes_client_content,
-        journal.state.usage.learned_limits.validates_client_content,
+        journal.state.usage.learned_limits.requires_strict_form,
+        journal.state.usage.learned_limits.requires_check,
     )
 
 
@@ -36,9 +36,9 @@ def test_record_accepted_form_applies_after_restarts_forks_and_other_windows(for
     journal = Journal.open(store, SAMPLE_KEY)
     journal.follow_conversation(MESSAGES)
     journal.prepare_request(TARGET)
-    journal.record_accepted_form(mends=form[0], judges=form[1])
+    journal.record_accepted_form(requires_strict_form=form[0], requires_check=form[1])
     entries = store.get_session(SAMPLE_KEY).entry_count
-    journal.record_accepted_form(mends=form[0], judges=form[1])
+    journal.record_accepted_form(requires_strict_form=form[0], requires_check=form[1])
     assert store.get_session(SAMPLE_KEY).entry_count == entries
     assert get_learned_form(journal) == get_learned_form(Journal.open(store, SAMPLE_KEY)) == form
     fork = Journal.open(store, SAMPLE_KEY)
@@ -48,10 +48,7 @@ def test_record_accepted_form_applies_after_restarts_forks_and_other_windows(for
     fork.record_overflow("too large", 40_000)
     fork.forget_learned_window()
     assert get_learned_form(fork) == form
-    assert (
-        replace(fork.state.usage.learned_limits, fixes_client_content=False, validates_client_content=False)
-        == LearnedLimits()
-    )
+    assert replace(fork.state.usage.learned_limits, requires_strict_form=False, requires_check=False) == LearnedLimits()
     fork.prepare_request(replace(TARGET, model="another"))
     assert get_learned_form(fork) == (False, False)
     fork.prepare_request(TARGET)
@@ -66,5 +63,5 @@ def test_record_accepted_form_keeps_the_prepared_request():
     journal = Journal.open(MemoryStore(), SAMPLE_KEY)
     journal.follow_conversation(MESSAGES)
     prepared = journal.prepare_request(TARGET)
-    journal.record_accepted_form(judges=True)
+    journal.record_accepted_form(requires_check=True)
     assert journal.prepare_request(TARGET) is prepared

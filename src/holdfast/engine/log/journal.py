@@ -263,16 +263,19 @@ class Journal(BranchLog):
         with self.hold_lease():
             return self._append_bodies([failure])[0].id
 
-    def record_accepted_form(self, *, mends: bool = False, judges: bool = False) -> None:
-        """Record the form in which the server accepts a client's messages, unless the log says the same already.
+    def record_accepted_form(self, *, requires_strict_form: bool = False, requires_check: bool = False) -> None:
+        """Record what the server requires of a client's content, unless the log says the same already.
 
-        ``mends`` and ``judges`` become ``fixes_client_content`` and ``validates_client_content`` of ``LearnedLimits``.
-        A ready request stays ready: it is about to be sent again.
+        The arguments become the fields of the same names of ``LearnedLimits``. A ready request stays ready: it is
+        about to be sent again.
         """
         learned_limits = self.state.usage.learned_limits
-        if (learned_limits.fixes_client_content, learned_limits.validates_client_content) == (mends, judges):
+        known_form = (learned_limits.requires_strict_form, learned_limits.requires_check)
+        if known_form == (requires_strict_form, requires_check):
             return
-        self._append_note_beside_request(NoteEntry(NOTE_FORM, data={"mends": mends, "judges": judges}))
+        # The names of the log, which stay readable.
+        data = {"mends": requires_strict_form, "judges": requires_check}
+        self._append_note_beside_request(NoteEntry(NOTE_FORM, data=data))
 
     def record_field_lessons(self, lessons: Sequence[FieldLesson]) -> None:
         """Record that ``lessons`` hold for the model of the last request from here on, in place of those before.

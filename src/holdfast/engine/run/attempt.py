@@ -428,10 +428,8 @@ async def prepare_attempt(
     if not template.request_options.observe_only:
         upstream_request = _name_container(runtime, upstream_request)
     may_be_wrong = runtime.requires_check or not is_client_body
-    # A server other than the API's maker (`keeps_client_content`) has rules that nobody wrote down: what it refuses
-    # is learned from its refusals, and checking by the maker's rules would reject requests that it takes.
-    is_unknown_server = runtime.requires_strict_form or template.target.dialect.keeps_client_content
-    checks_change = resources.check_mode == "changed" and may_be_wrong and not is_unknown_server
+    knows_message_rules = runtime.knows_message_rules(template.target.dialect)
+    checks_change = resources.check_mode == "changed" and may_be_wrong and knows_message_rules
     if resources.check_mode == "all" or checks_change:
         try:
             upstream_request, option_fixes = _check_outgoing_request(

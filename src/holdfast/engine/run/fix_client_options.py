@@ -1,6 +1,7 @@
 """Fix the options of a client's body that its provider is known to refuse, before anything else is done with it.
 
-Only for clients of the proxy: a program that uses the engine gets an error with the place and the rule.
+Only for clients of the proxy (``check_mode`` "changed"). In a body that a program gives the engine, the check before
+the send (``check_request.py``) changes or reports options; those of ``_UNCHECKED_RULES`` there go out as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from holdfast.providers.fix.fix_context import RequestFix
 from holdfast.providers.registry import get_api_spec
 from holdfast.providers.requests.parsed_request import ParsedRequest, build_parsed_request
 from holdfast.state.changed_options import ChangedOption, find_new_options
+from holdfast.state.dialect import Dialect
 from holdfast.state.target import Target
 
 
@@ -30,10 +32,7 @@ async def fix_client_options(
     """Return ``parsed_body`` without the options that its provider refuses, and what was changed, to be recorded."""
     resources = runtime.resources
     dialect = target.dialect
-    is_unknown_server = get_dialect_provider(dialect).is_guess or (
-        dialect.keeps_client_content and not dialect.provider
-    )
-    if resources.check_mode != "changed" or request_options.observe_only or is_unknown_server:
+    if resources.check_mode != "changed" or request_options.observe_only or not knows_option_rules(dialect):
         return parsed_body, ()
     upstream = request_options.upstream or resources.upstream
     betas, version = find_header_betas(upstream), find_header_version(upstream)
@@ -50,6 +49,16 @@ async def fix_client_options(
     new_body = apply_option_fixes(parsed_body.body, parsed_body.fields, option_fixes)
     fixed_body = build_parsed_request(spec, new_body, parse_body_fields(new_body), parsed_body.messages)
     return replace(fixed_body, measured_setup=fixed_body.setup), option_fixes.fixes
+
+
+def knows_option_rules(dialect: Dialect) -> bool:
+    """Return whether rules about the fields beside the messages are known to hold at the server of ``dialect``.
+
+    They are where somebody said who serves the request, even if that provider keeps its rules about messages to itself
+    (`SessionRuntime.knows_message_rules`). A provider that is but a guess has other options than its maker's.
+    """
+    is_nobody_known = dialect.keeps_client_content and not dialect.provider
+    return not is_nobody_known and not get_dialect_provider(dialect).is_guess
 
 
 async def record_option_fixes(runtime: SessionRuntime, fixes: Sequence[RequestFix]) -> None:

@@ -40,15 +40,23 @@ from holdfast.state.target import PlanInputs, Target
 
 
 class PreparedRun(Struct, frozen=True):
-    """A run with its messages in the log, and the plan of its request."""
+    """A run whose first request is decided and in the log."""
 
     template: RequestTemplate
     recovery: RecoveryState
     """The recovery steps left to this run; those used since the last answer stay used, also after a restart."""
+    prepared_request: PreparedRequest
+
+
+class _PlannedRun(Struct, frozen=True):
+    """A run with its messages in the log, and the plan of its first request."""
+
+    template: RequestTemplate
+    recovery: RecoveryState
     plan_inputs: PlanInputs
     plan: Plan
-    prepared_request: PreparedRequest | None
-    """The committed request, or None if a summary or a hook comes first, or if the log has moved on."""
+    committed_request: PreparedRequest | None
+    """The request of the plan in the log, or None if a summary or a hook comes first, or if the log has moved on."""
 
 
 def parse_request_input(
@@ -71,31 +79,30 @@ async def prepare_run(
     runtime: SessionRuntime,
     parsed_input: ParsedRequest | list[Message | SizedMessage],
     request_options: RequestOptions = RequestOptions(),
-) -> tuple[PreparedRun, PreparedRequest]:
-    """Append the input to the log and return the run with its first request, decided and in the log."""
+) -> PreparedRun:
+    """Append the input to the log, and decide and commit the first request."""
     option_fixes: Sequence[RequestFix] = ()
     if isinstance(parsed_input, ParsedRequest):
         target = _resolve_body_target(runtime, parsed_input, request_options)
         parsed_body, option_fixes = await fix_client_options(runtime, parsed_input, target, request_options)
-        prepared_run = await runtime.resources.run_in_worker(
-            lambda: _prepare_from_body(runtime, parsed_body, request_options)
+        planned_run = await runtime.resources.run_in_worker(
+            lambda: _plan_from_body(runtime, parsed_body, request_options)
         )
     else:
         messages = [await runtime.apply_append_hook(message) for message in parsed_input]
-        prepared_run = await runtime.resources.run_in_worker(
-            lambda: _prepare_from_messages(runtime, messages, request_options)
+        planned_run = await runtime.resources.run_in_worker(
+            lambda: _plan_from_messages(runtime, messages, request_options)
         )
         runtime.report_model_changes()
-    prepared_request = prepared_run.prepared_request
+    template, plan = planned_run.template, planned_run.plan
+    prepared_request = planned_run.committed_request
     if prepared_request is None:
-        prepared_request = await decide_next_request(
-            runtime, prepared_run.template, prepared_run.plan_inputs, prepared_run.plan
-        )
+        prepared_request = await decide_next_request(runtime, template, planned_run.plan_inputs, plan)
     else:
-        await emit_new_decisions(runtime, prepared_run.plan, prepared_request)
+        await emit_new_decisions(runtime, plan, prepared_request)
     # After the request, so that the log knows which model they are about.
     await record_option_fixes(runtime, option_fixes)
-    return prepared_run, prepared_request
+    return PreparedRun(template, planned_run.recovery, prepared_request)
 
 
 def _resolve_body_target(
@@ -105,9 +112,9 @@ def _resolve_body_target(
     return resolve_request_target(runtime.resources, parsed_body.api, model, request_options.upstream, parsed_body)
 
 
-def _prepare_from_body(
+def _plan_from_body(
     runtime: SessionRuntime, parsed_body: ParsedRequest, request_options: RequestOptions
-) -> PreparedRun:
+) -> _PlannedRun:
     """Match a client's conversation against the log, append the new part, and plan its request."""
     journal = runtime.journal
     target = _resolve_body_target(runtime, parsed_body, request_options)
@@ -115,7 +122,7 @@ def _prepare_from_body(
         journal.deliver_queued()
         journal.follow_conversation(parsed_body.messages, parsed_body.decode_message)
         # Looked up after the conversation was followed: that may have moved the journal to another branch.
-        if get_model_stats(journal.state, target.model).learned_limits.fixes_client_content:
+        if get_model_stats(journal.state, target.model).learned_limits.requires_strict_form:
             target = replace(target, dialect=replace(target.dialect, keeps_client_content=False))
         template = build_template_from_body(target, parsed_body, request_options)
         pinned_messages = journal.state.history.sized_messages.slice(0, journal.state.view.pinned_count)
@@ -124,9 +131,9 @@ def _prepare_from_body(
         return _plan_run(runtime, template)
 
 
-def _prepare_from_messages(
+def _plan_from_messages(
     runtime: SessionRuntime, messages: list[Message | SizedMessage], request_options: RequestOptions
-) -> PreparedRun:
+) -> _PlannedRun:
     """Append messages and plan the request that shows them."""
     journal = runtime.journal
     with journal.batch_writes():
@@ -141,7 +148,7 @@ def _prepare_from_messages(
         return _plan_run(runtime, build_template_from_fields(target, fields, request_options))
 
 
-def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun:
+def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> _PlannedRun:
     """Plan the request of ``template``, and commit it if nobody has to be asked or told first."""
     journal, target = runtime.journal, template.target
     journal.describe_session(target.model)
@@ -156,7 +163,7 @@ def _plan_run(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRun
     # A summary has to be written, or the `auto_continue` hook asked about the compaction, outside of the worker.
     must_wait = plan.summary_request is not None or plan.compaction is not None
     if must_wait:
-        prepared_request = None
+        committed_request = None
     else:
-        prepared_request = runtime.commit_plan(plan, target, inputs)
-    return PreparedRun(template, recovery, inputs, plan, prepared_request)
+        committed_request = runtime.commit_plan(plan, target, inputs)
+    return _PlannedRun(template, recovery, inputs, plan, committed_request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import NamedTuple
 
 from anyio import sleep
@@ -35,6 +34,7 @@ from holdfast.recovery.machine import (
     ProviderRefusal,
     RecoveryEvent,
     RecoveryState,
+    RequestForm,
     Retry,
     Shrink,
     Stop,
@@ -48,7 +48,7 @@ from holdfast.state.plan import PlanOptions
 from holdfast.state.target import PlanInputs
 
 _FORM_REFUSALS = frozenset({"invalid_history", "invalid_request", "unknown"})
-"""Kinds of refusals that may be about the form of a request."""
+"""Kinds of refusals that may be about the form of a client's content."""
 _STRICT_FORM_NOTICE = (
     "the server refused a conversation in the form of its client; it is sent by the strict rules of the API from now on"
 )
@@ -81,10 +81,11 @@ async def decide_next_attempt(
     recovery: RecoveryState,
     attempt: Attempt,
 ) -> NextAttempt:
-    """Record a failed attempt and return what to send next: the same request again, or a smaller one.
+    """Record a failed attempt and return what to send next.
 
-    Sleeps where the provider wants a pause. Raises ``UpstreamError``, or ``ContextOverflow`` for an overflow, if
-    nothing is left to try.
+    That is the same request again, the same content in another form, the request without what was refused in it (an
+    expired container, signatures, a field), or a smaller one. Sleeps where the provider wants a pause. Raises
+    ``UpstreamError``, or ``ContextOverflow`` for an overflow, if nothing is left to try.
     """
     refusal = attempt.refusal
     is_silent_overflow = attempt.outcome is AttemptOutcome.SILENT_OVERFLOW
@@ -92,9 +93,10 @@ async def decide_next_attempt(
     template = replace(template, accepts_empty_answer=template.accepts_empty_answer or is_silent_overflow)
     await recording.record_refusal(runtime, attempt)
 
-    other_form = await _retry_in_other_form(runtime, template, prepared_request, attempt)
-    if other_form is not None:
-        return NextAttempt(*other_form, recovery)
+    # This comes first: a server that rejects an element of the history rejects it in a smaller request too.
+    other_attempt = await _decide_attempt_in_other_form(runtime, template, prepared_request, recovery, attempt)
+    if other_attempt is not None:
+        return other_attempt
 
     event: RecoveryEvent = refusal
     while True:
@@ -105,7 +107,7 @@ async def decide_next_attempt(
                 # Nothing smaller can be sent. Ask the same once more and take whatever answer comes.
                 return NextAttempt(template, prepared_request, previous_recovery)
             case Stop():
-                await _undo_failed_recovery(runtime, template, attempt)
+                await _take_back_vain_changes(runtime, template, recovery, attempt)
                 raise make_final_error(runtime, prepared_request, action, attempt)
             case Retry():
                 retry_number = runtime.settings.retry.max_retries - recovery.retries
@@ -116,7 +118,8 @@ async def decide_next_attempt(
                 changed = await _change_refused_parts(runtime, template, prepared_request, recovery, attempt, action)
                 if changed is not None:
                     return changed
-                event = refusal  # nothing was signed; fed the same refusal again, the machine stops
+                # Nothing was signed: fed the same refusal again, the machine stops.
+                event = refusal
             case Shrink():
                 smaller = await _announce_and_shrink(
                     runtime,
@@ -153,88 +156,107 @@ async def _change_refused_parts(
     return NextAttempt(template, prepared_request, recovery)
 
 
-async def _undo_failed_recovery(runtime: SessionRuntime, template: RequestTemplate, attempt: Attempt) -> None:
-    """Take back the changes that were meant to satisfy the provider and did not.
+async def _take_back_vain_changes(
+    runtime: SessionRuntime, template: RequestTemplate, recovery: RecoveryState, attempt: Attempt
+) -> None:
+    """Take back the changes that were meant to satisfy the provider and brought no answer.
 
-    They would otherwise stay in force for the rest of the session, although the refusals are about something else. A
-    field that the last refusal no longer names was changed for a reason, so that change stays.
+    They would otherwise stay in force for the rest of the session, although the refusals are about something else. Of
+    the form, that is what this run changed: what an earlier run learned brought it an answer. Of signatures and fields
+    it is what the last refusal names again; a field that it no longer names was changed for a reason.
     """
     refusal = attempt.refusal
-    await runtime.resources.run_in_worker(runtime.journal.record_accepted_form)
+    if recovery.tried_forms:
+        tried_forms = recovery.tried_forms
+        requires_strict_form = runtime.requires_strict_form and "strict" not in tried_forms
+        requires_check = runtime.requires_check and "checked" not in tried_forms
+        await _record_accepted_form(runtime, requires_strict_form=requires_strict_form, requires_check=requires_check)
     if refusal.is_signature_error and not template.request_options.observe_only:
         await restore_signatures(runtime)
     if _may_change_request(runtime, template, refusal):
         await forget_wrong_lessons(runtime, template.target, attempt.upstream, attempt.named_fields)
 
 
-async def _retry_in_other_form(
-    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest, attempt: Attempt
-) -> NextRequest | None:
-    """Return the request without a container that is gone, or in another form; None if neither is the problem.
-
-    This comes first: a server that rejects an element of the history rejects it in a smaller request too.
-    """
-    if attempt.expired_container and _may_change_request(runtime, template, attempt.refusal):
-        # It cannot loop: each retry leaves out one more container, and a request names one.
-        ended = await end_container(runtime, template.target, prepared_request, attempt.expired_container)
-        return NextRequest(template, ended)
-    return await _retry_with_strict_form(runtime, template, prepared_request, attempt.refusal)
+async def _record_accepted_form(runtime: SessionRuntime, *, requires_strict_form: bool, requires_check: bool) -> None:
+    journal = runtime.journal
+    await runtime.resources.run_in_worker(
+        lambda: journal.record_accepted_form(requires_strict_form=requires_strict_form, requires_check=requires_check)
+    )
 
 
-async def _retry_with_strict_form(
+async def _decide_attempt_in_other_form(
     runtime: SessionRuntime,
     template: RequestTemplate,
     prepared_request: PreparedRequest,
-    refusal: ProviderRefusal,
-) -> NextRequest | None:
-    """Return the request in the form that the API's maker documents, or None if the form cannot be the problem.
-
-    Requests to a server other than the maker's keep what their client wrote, since such servers accept more. When one
-    refuses that, this and all later requests of the session are normalized by the maker's rules.
-    """
+    recovery: RecoveryState,
+    attempt: Attempt,
+) -> NextAttempt | None:
+    """Return the request without a container that is gone, or in another form; None if neither is the problem."""
+    refusal = attempt.refusal
+    if attempt.expired_container and _may_change_request(runtime, template, refusal):
+        # It cannot loop: each time one more container is left out for good.
+        ended = await end_container(runtime, template.target, prepared_request, attempt.expired_container)
+        return NextAttempt(template, ended, recovery)
     # A refusal that names a field is about that field, so the form as a whole is left alone.
     may_be_about_form = refusal.kind in _FORM_REFUSALS and not refusal.has_answer_started and not refusal.field_lessons
     if not may_be_about_form or template.request_options.observe_only:
         return None
-    dialect = template.target.dialect
-    if not dialect.keeps_client_content:
-        return await _retry_with_checks(runtime, template, prepared_request)
+    form: RequestForm
+    if template.target.dialect.keeps_client_content:
+        form, next_request = "strict", await _switch_to_strict_form(runtime, template, prepared_request)
+    else:
+        form, next_request = "checked", await _switch_to_checks(runtime, template, prepared_request)
+    if next_request is None:
+        return None
+    return NextAttempt(*next_request, replace(recovery, tried_forms=(*recovery.tried_forms, form)))
 
+
+async def _switch_to_strict_form(
+    runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
+) -> NextRequest | None:
+    """Return the request in the form that the API's maker documents, or None if it has that form already.
+
+    Requests to a server other than the maker's keep what their client wrote, since such servers accept more. When one
+    refuses that, this and all later requests of the session are normalized by the maker's rules.
+    """
     run_in_worker = runtime.resources.run_in_worker
-    strict_target = replace(template.target, dialect=replace(dialect, keeps_client_content=False))
+    strict_dialect = replace(template.target.dialect, keeps_client_content=False)
+    strict_target = replace(template.target, dialect=strict_dialect)
     strict_template = replace(template, target=strict_target)
     inputs = await run_in_worker(lambda: compacting.make_runtime_plan_inputs(runtime, strict_template))
     plan = await run_in_worker(lambda: runtime.journal.plan_next(strict_target, inputs))
     if plan.normalization == prepared_request.plan.normalization:
-        return None  # the strict form is the form that was just refused
+        return None
     # Recorded before the send: after a crash the next request must not repeat the refused form.
-    await run_in_worker(lambda: runtime.journal.record_accepted_form(mends=True, judges=runtime.requires_check))
+    await _record_accepted_form(runtime, requires_strict_form=True, requires_check=runtime.requires_check)
     runtime.emit_event(events.NoticeGiven(runtime.key, "form", _STRICT_FORM_NOTICE))
     return NextRequest(strict_template, await decide_next_request(runtime, strict_template, inputs, plan))
 
 
-async def _retry_with_checks(
+async def _switch_to_checks(
     runtime: SessionRuntime, template: RequestTemplate, prepared_request: PreparedRequest
 ) -> NextRequest | None:
-    """Return the same request, to be fixed as it is sent, if it is its client's own body and breaks a known rule.
+    """Return the same request, to be checked and fixed as it is sent, if that may be what its API wants.
 
-    Return None if it was checked before, or breaks no rule that can be fixed here.
+    From then on the client's own bodies are checked in this session. Return None if they are checked already, and if
+    this one breaks no rule, or one that cannot be fixed here.
     """
-    if runtime.requires_check or runtime.resources.check_mode != "changed":
+    is_ever_checked = runtime.resources.check_mode == "changed" and runtime.knows_message_rules(template.target.dialect)
+    if runtime.requires_check or not is_ever_checked:
         return None
     upstream_request = template.build_upstream_request(prepared_request)
     if not template.is_client_body(upstream_request.body):
         return None
     version = find_header_version(template.request_options.upstream or runtime.resources.upstream)
-    with suppress(InvalidRequest):  # it breaks a rule, and no fix is known
-        if check_request(replace(upstream_request, version=version), template.target.dialect).fixed_rule:
-            # From here on `runtime.requires_check` holds, and the next attempt fixes the body.
-            await runtime.resources.run_in_worker(
-                lambda: runtime.journal.record_accepted_form(mends=runtime.requires_strict_form, judges=True)
-            )
-    if runtime.requires_check:
-        return NextRequest(template, prepared_request)
-    return None
+    try:
+        result = check_request(replace(upstream_request, version=version), template.target.dialect)
+    except InvalidRequest:  # it breaks a rule, and no fix is known
+        return None
+    if not result.fixed_rule:
+        return None
+    # The next attempt fixes the body, since `requires_check` holds from here on.
+    await _record_accepted_form(runtime, requires_strict_form=runtime.requires_strict_form, requires_check=True)
+    return NextRequest(template, prepared_request)
 
 
 async def commit_without_signatures(runtime: SessionRuntime, template: RequestTemplate) -> PreparedRequest | None:

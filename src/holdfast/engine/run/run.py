@@ -105,8 +105,9 @@ class Run:
         parsed_input = parse_request_input(runtime, self._request_input)
         tracker.is_sending = True
         with runtime.track_answering_run():
-            prepared_run, prepared_request = await prepare_run(runtime, parsed_input, self._request_options)
-            template, recovery = prepared_run.template, prepared_run.recovery
+            prepared_run = await prepare_run(runtime, parsed_input, self._request_options)
+            template, prepared_request = prepared_run.template, prepared_run.prepared_request
+            recovery = prepared_run.recovery
             while True:
                 self.attempts += 1
                 attempt = self.attempt = await prepare_attempt(

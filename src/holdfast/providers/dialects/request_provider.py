@@ -97,7 +97,10 @@ def find_request_provider(
 
 
 def get_dialect_provider(dialect: Dialect) -> RequestProvider:
-    """Return the provider for which ``dialect`` was built."""
+    """Return the provider for which ``dialect`` was built.
+
+    Of what told it a dialect keeps only whether that was the model's name (``model`` or ``guess``); else that is empty.
+    """
     return RequestProvider(dialect.provider, dialect.provider_told_by)
 
 

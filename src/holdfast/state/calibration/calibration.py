@@ -229,8 +229,8 @@ class LearnedLimits(
         "doubted_tokens": "doubted",
         "max_body_bytes": "bytes",
         "uses_hour_cache": "hour",
-        "fixes_client_content": "mends",
-        "validates_client_content": "judges",
+        "requires_strict_form": "mends",
+        "requires_check": "judges",
         "field_lessons": "fields",
         "changed_options": "options",
     },
@@ -257,15 +257,15 @@ class LearnedLimits(
     """Largest request body that an error named, in bytes; 0 if none did."""
     uses_hour_cache: bool = False
     """Whether the newest answer that wrote to the provider's cache wrote for an hour."""
-    fixes_client_content: bool = False
-    """Whether to apply the rules of the API's maker to a server that we do not know.
+    requires_strict_form: bool = False
+    """Whether a client's content is normalized by the rules of the API's maker although the server is another one.
 
     Set once such a server refused what its client wrote; until then a client's content is sent unchanged.
     """
-    validates_client_content: bool = False
-    """Whether to apply our lint rules to content that a client wrote, as to our own.
+    requires_check: bool = False
+    """Whether a client's own bodies are checked by our lint rules before they are sent, as bodies of ours are.
 
-    Set once the API refused such content for a rule that we know.
+    Set once the API refused such a body for a rule that we know.
     """
     field_lessons: tuple[FieldLesson, ...] = ()
     """Single fields that the server refused or missed, and what is done about them."""

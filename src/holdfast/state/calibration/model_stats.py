@@ -115,12 +115,12 @@ def forget_learned_limits(state: ConversationState) -> ConversationState:
     )
 
 
-def apply_server_format_note(state: ConversationState, note: NoteEntry) -> ConversationState:
+def apply_form_note(state: ConversationState, note: NoteEntry) -> ConversationState:
     """Return the state with the form of ``note`` for the server of the last model (``NOTE_FORM``)."""
     limits = replace(
         state.usage.learned_limits,
-        fixes_client_content=note.data.get("mends") is True,
-        validates_client_content=note.data.get("judges") is True,
+        requires_strict_form=note.data.get("mends") is True,
+        requires_check=note.data.get("judges") is True,
     )
     return replace(state, usage=replace(state.usage, learned_limits=limits))
 
@@ -150,8 +150,8 @@ def apply_changed_options_note(state: ConversationState, note: NoteEntry) -> Con
 def _keep_form_flags(limits: LearnedLimits) -> LearnedLimits:
     """Return only the part of ``limits`` that is about the form of requests and not about sizes."""
     return LearnedLimits(
-        fixes_client_content=limits.fixes_client_content,
-        validates_client_content=limits.validates_client_content,
+        requires_strict_form=limits.requires_strict_form,
+        requires_check=limits.requires_check,
         field_lessons=limits.field_lessons,
         changed_options=limits.changed_options,
     )

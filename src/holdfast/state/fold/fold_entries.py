@@ -23,8 +23,8 @@ from holdfast.state.calibration.calibration import (
 from holdfast.state.calibration.model_stats import (
     apply_changed_options_note,
     apply_field_lessons_note,
+    apply_form_note,
     apply_model_stats_note,
-    apply_server_format_note,
     forget_learned_limits,
     switch_model,
 )
@@ -524,7 +524,7 @@ def _apply_note(state: ConversationState, entry: Entry, body: NoteEntry) -> Conv
     if body.reason == NOTE_MODEL_STATS:
         return apply_model_stats_note(state, body)
     if body.reason == NOTE_FORM:
-        return apply_server_format_note(state, body)
+        return apply_form_note(state, body)
     if body.reason == NOTE_FIELDS:
         return apply_field_lessons_note(state, body)
     if body.reason == NOTE_OPTIONS:
