@@ -399,7 +399,7 @@ def test_presets_have_their_own_overflow_steps(name, steps):
 
 
 def test_compute_max_requests_is_reached_exactly():
-    """If every action is used, as many requests are sent as ``compute_max_requests`` says, less those without a count."""
+    """If every action is used, that is all of ``compute_max_requests`` except the requests without a count."""
     events = [
         *[BUSY] * 8,
         SIGNATURE_ERROR,

@@ -1,4 +1,4 @@
-"""A refused form of a client's content: tried in another form once, and taken back only if this run's try was in vain."""
+"""A refused form of client content: another is tried once, and taken back if the try of this run was in vain."""
 
 from __future__ import annotations
 
