@@ -250,11 +250,14 @@ def describe_signs(spec: ProviderSpec) -> str:
 def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
     """Return a row for each requirement, with the example models that it holds for."""
     requirements: dict[tuple[str, str], Requirement] = {}
+    mending_by_key: dict[tuple[str, str], str] = {}
     models_by_key: dict[tuple[str, str], list[str]] = {}
     for model in spec.example_models:
-        for requirement in spec.rules_by_api[api](model.lower()).requirements:
+        model_rules = spec.rules_by_api[api](model.lower())
+        for requirement in model_rules.requirements:
             key = (requirement.rule, requirement.full_text)
             requirements[key] = requirement
+            mending_by_key[key] = model_rules.describe_mending(requirement)
             models_by_key.setdefault(key, []).append(model)
     rows: list[tuple[str, ...]] = []
     for key, requirement in requirements.items():
@@ -264,7 +267,7 @@ def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
             names = ", ".join(f"`{model}`" for model in models)
         level = get_evidence_level(requirement.evidence)
         name = f"`{spec.name}.{requirement.rule}`"
-        rows.append((name, key[1], names, requirement.mended_by, level, requirement.evidence, requirement.source))
+        rows.append((name, key[1], names, mending_by_key[key], level, requirement.evidence, requirement.source))
     return rows
 
 

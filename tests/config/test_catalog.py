@@ -218,7 +218,7 @@ def test_get_target_applies_the_dialect_fields_of_a_user_line() -> None:
         binds_thinking=False,
         must_end_with_user=False,
         id_max=12,
-        id_pattern="[a-z0-9]",
+        id_character_pattern="[a-z0-9]",
         media_types=("image/png",),
     )
     assert usual.binds_thinking
@@ -241,14 +241,14 @@ def test_get_target_applies_a_line_only_to_its_own_api() -> None:
 def test_get_target_selects_the_dialect_by_the_lines_provider() -> None:
     """An unknown server gets the strictest rules of Chat Completions, unless a line names its provider."""
     strict, openai = get_api_dialect("openai-chat", "house-model"), get_api_dialect("openai-chat", "gpt-5.5")
-    assert (strict.id_max, strict.id_pattern, strict.merges_same_role) == (40, "[A-Za-z0-9_-]", True)
+    assert (strict.id_max, strict.id_character_pattern, strict.merges_same_role) == (40, "[A-Za-z0-9_-]", True)
     assert get_target("openai-chat", "house-model").dialect == strict
     dialect = build_dialect_with_line('match = "house-model"\nprovider = "openai"', "openai-chat", "house-model")
     assert dialect == replace(openai, model="house-model")
     dialect = build_dialect_with_line('match = "gpt-5.5"\nprovider = "vllm"', "openai-chat", "gpt-5.5")
     assert dialect == replace(strict, model="gpt-5.5", provider="vllm"), "OpenAI's image limit does not apply either"
     mistral = build_dialect_with_line('match = "house-model"\nprovider = "mistral"', "openai-chat", "house-model")
-    assert (mistral.id_min, mistral.id_max, mistral.id_pattern) == (9, 9, "[a-zA-Z0-9]")
+    assert (mistral.id_min, mistral.id_max, mistral.id_character_pattern) == (9, 9, "[a-zA-Z0-9]")
     assert get_target("openai-chat", "mistral-large-latest").dialect.id_min == 9
     with_short_ids = build_dialect_with_line('match = "devstral*"\nid_max = 8', "openai-chat", "devstral-2")
     assert (with_short_ids.id_min, with_short_ids.id_max) == (8, 8), "a configured length lowers the minimum too"

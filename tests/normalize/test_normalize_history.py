@@ -285,12 +285,14 @@ def test_normalize_history_maps_ids_of_call_and_result_alike():
 
 
 @pytest.mark.parametrize("text", ["", " ", "a b", "x" * 300, "\u00e9", "\ud83d", "a\n", "a", "x" * 9, "x" * 10])
-@pytest.mark.parametrize("dialect", [STRICT, CLAUDE, CHAT, Dialect("mistral", id_pattern="[A-Za-z0-9]", id_max=9)])
+@pytest.mark.parametrize(
+    "dialect", [STRICT, CLAUDE, CHAT, Dialect("mistral", id_character_pattern="[A-Za-z0-9]", id_max=9)]
+)
 def test_encode_wire_id_returns_an_id_the_dialect_allows(text, dialect):
     """A mapped id uses the allowed alphabet and length; a valid id stays as it is."""
     wire_id = encode_wire_id(text, dialect)
     assert 0 < len(wire_id) <= dialect.id_max
-    assert re.fullmatch(f"(?:{dialect.id_pattern})+", wire_id)
+    assert re.fullmatch(f"(?:{dialect.id_character_pattern})+", wire_id)
     assert has_only_valid_ids([wire_id, text], dialect) is (wire_id == text)
 
 

@@ -401,7 +401,7 @@ def test_encode_wire_id_is_injective(names, dialect):
     mapped = [encode_wire_id(name, dialect) for name in names]
     assert len(set(mapped)) == len(names)
     for name in mapped:
-        assert re.fullmatch(f"(?:{dialect.id_pattern})+", name)
+        assert re.fullmatch(f"(?:{dialect.id_character_pattern})+", name)
         assert len(name) <= dialect.id_max
         assert encode_wire_id(name, dialect) == name
 

@@ -467,8 +467,8 @@ def _describe_call(part):
 
 
 _MODES = {
-    "strict": replace(_PAIRING_ONLY, id_pattern="[A-Za-z0-9]", id_max=40, unique_ids=True),
-    "strict9": replace(_PAIRING_ONLY, id_pattern="[A-Za-z0-9]", id_min=9, id_max=9, unique_ids=True),
+    "strict": replace(_PAIRING_ONLY, id_character_pattern="[A-Za-z0-9]", id_max=40, unique_ids=True),
+    "strict9": replace(_PAIRING_ONLY, id_character_pattern="[A-Za-z0-9]", id_min=9, id_max=9, unique_ids=True),
 }
 
 

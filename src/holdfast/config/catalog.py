@@ -133,10 +133,10 @@ _DIALECT_FIELDS = {
     "binds_thinking": "binds_thinking",
     "compacts": "supports_compaction",
     "id_max": "id_max",
-    "id_pattern": "id_pattern",
+    "id_pattern": "id_character_pattern",
 }
 """Fields of a dialect, by the fields of a line with the same meaning."""
-_REQUEST_FORM_FIELDS = frozenset({"media_types", "id_max", "id_pattern", "must_end_with_user"})
+_REQUEST_FORM_FIELDS = frozenset({"media_types", "id_max", "id_character_pattern", "must_end_with_user"})
 """Facts about the form of requests, as fields of a ``Dialect``.
 
 ``get_dialect`` with ``trusting`` keeps a client's messages as they are, because we do not know the rules of its

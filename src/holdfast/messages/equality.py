@@ -18,6 +18,8 @@ from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCal
 
 MESSAGE_FIELD_PREFIX = "message."
 """Prefix of the kind of an opaque part that is a field of its message; clients add and leave out such fields freely."""
+DEVELOPER_ROLE_KIND = f"{MESSAGE_FIELD_PREFIX}role"
+"""Kind of the part that says that a system message is a developer's; where it is left out, the role is ``system``."""
 _NUMBERED_ID_SUFFIX = re.compile(r"#\d+\Z")
 """Suffix of an id that we gave to a call that came without one: its number among the calls of one content."""
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)

@@ -26,7 +26,7 @@ _MIN_READABLE_ID_CHARS = 13
 
 def has_only_valid_ids(ids: Iterable[str], dialect: Dialect) -> bool:
     """Return whether all of ``ids`` have the alphabet and length of the dialect."""
-    pattern = _compile_id_pattern(dialect.id_pattern, dialect.id_min, dialect.id_max)
+    pattern = _compile_id_pattern(dialect.id_character_pattern, dialect.id_min, dialect.id_max)
     return all(map(pattern.fullmatch, ids))
 
 
@@ -38,7 +38,7 @@ def _compile_id_pattern(pattern: str, min_chars: int, max_chars: int) -> re.Patt
 
 def encode_wire_id(id_: str, dialect: Dialect) -> str:
     """Return ``id_`` in the alphabet and length of the dialect; equal ids stay equal, different ones differ."""
-    return _map_id(id_, dialect.id_pattern, dialect.id_min, dialect.id_max)
+    return _map_id(id_, dialect.id_character_pattern, dialect.id_min, dialect.id_max)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -50,7 +50,7 @@ def _map_id(id_: str, pattern: str, min_chars: int, max_chars: int) -> str:
 
 def mint_call_id(seed: str, dialect: Dialect) -> str:
     """Return an id for a call that has none; ``seed`` is a text that distinguishes the call from others."""
-    return _mint_id("", seed, dialect.id_pattern, dialect.id_min, dialect.id_max)
+    return _mint_id("", seed, dialect.id_character_pattern, dialect.id_min, dialect.id_max)
 
 
 def _mint_id(
@@ -176,7 +176,7 @@ class _IdAllocator:
             candidate = _mint_id(
                 id_,
                 f"{id_} {seed}",
-                dialect.id_pattern,
+                dialect.id_character_pattern,
                 dialect.id_min,
                 dialect.id_max,
             )

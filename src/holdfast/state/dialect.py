@@ -59,7 +59,7 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
     """An answer with calls must follow a user's text or results directly, never another answer."""
     system_position: SystemPosition = "first"
     """Where system messages may stand: before all others, also between a user's message and an answer, or anywhere."""
-    id_pattern: str = "[A-Za-z0-9_-]"
+    id_character_pattern: str = "[A-Za-z0-9_-]"
     """Regular expression that each character of a call id must match."""
     id_min: int = 1
     id_max: int = 40

@@ -1,4 +1,4 @@
-"""Each requirement about messages is tied to the fields of the dialect by which normalization keeps it."""
+"""Each requirement about messages lists the values of the dialect by which normalization keeps it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.normalize.normalize_history import normalize_history
+from holdfast.providers.dialects.provider_spec import ProviderRules
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
 from holdfast.providers.dialects.request_provider import find_request_provider
-from holdfast.providers.dialects.requirements.requirement import ALWAYS, Requirement
+from holdfast.providers.dialects.requirements.messages import ImageTypes, NonEmptyAnswers, ObjectArguments
+from holdfast.providers.dialects.requirements.requirement import ALWAYS, Condition
 from holdfast.providers.registry import get_api_dialect, get_api_spec
 from holdfast.providers.requests.parsed_request import parse_request
 from holdfast.providers.requests.request_body import render_request
@@ -85,15 +87,11 @@ def list_kept_requirements():
         for model in spec.example_models:
             if API not in spec.rules_by_api:
                 continue
-            for requirement in spec.rules_by_api[API](model.lower()).requirements:
-                if requirement.dialect_fields and requirement.evidence in FORESEEN:
+            rules = spec.rules_by_api[API](model.lower())
+            for requirement in rules.requirements:
+                if rules.list_kept_fields(requirement) and requirement.evidence in FORESEEN:
                     params.append((name, model, requirement))
     return params
-
-
-def list_requirement_classes(parent=Requirement):
-    children = parent.__subclasses__()
-    return [*children, *(inner for child in children for inner in list_requirement_classes(child))]
 
 
 def normalize(provider, model, body):
@@ -104,11 +102,53 @@ def normalize(provider, model, body):
     return render_request(parsed, apply_normalization(list(parsed.messages), edits))
 
 
-@pytest.mark.parametrize("kind", list_requirement_classes(), ids=lambda kind: kind.__name__)
-def test_requirement_names_fields_that_the_dialect_has(kind):
-    """A requirement is tied to fields of the dialect by their names."""
+@pytest.mark.parametrize("spec", PROVIDER_SPECS.values(), ids=PROVIDER_SPECS)
+def test_merge_dialect_changes_names_fields_that_the_dialect_has(spec):
+    """What requirements list, and what a provider's file states, are fields of the dialect."""
     known_fields = {field.name for field in msgspec.structs.fields(Dialect)}
-    assert set(kind.dialect_fields) <= known_fields
+    for build_rules in spec.rules_by_api.values():
+        for model in spec.example_models:
+            rules = build_rules(model.lower())
+            assert rules.merge_dialect_changes().keys() <= known_fields
+            for requirement in rules.requirements:
+                assert requirement.list_dialect_changes().keys() <= known_fields
+
+
+@pytest.mark.parametrize("spec", PROVIDER_SPECS.values(), ids=PROVIDER_SPECS)
+def test_dialect_changes_repeat_nothing_that_a_requirement_lists(spec):
+    """A fact stands once: what a requirement lists for every history is not stated again."""
+    for build_rules in spec.rules_by_api.values():
+        for model in spec.example_models:
+            rules = build_rules(model.lower())
+            for requirement in rules.requirements:
+                if requirement.shapes_every_history:
+                    listed = requirement.list_dialect_changes()
+                    repeated = [name for name in listed if rules.dialect_changes.get(name) == listed[name]]
+                    assert not repeated, (requirement.rule, repeated)
+
+
+def test_merge_dialect_changes_takes_what_certain_requirements_list():
+    """A requirement with a condition or weak evidence is no part of the dialect, and what the file states wins."""
+    certain = ImageTypes(types=("image/png",), source="here")
+    weak = NonEmptyAnswers(evidence="inferred", source="here")
+    conditional = ObjectArguments(when=Condition("on Sundays", bool), source="here")
+    listed = ProviderRules(requirements=(certain, weak, conditional)).merge_dialect_changes()
+    assert listed == {"media_types": ("image/png",), "refused_kinds": ()}
+    stated = ProviderRules(requirements=(certain,), dialect_changes={"media_types": ()}, more_refused_kinds=("a.b",))
+    assert stated.merge_dialect_changes() == {"media_types": (), "refused_kinds": ("a.b",)}
+
+
+def test_merge_dialect_changes_refuses_requirements_that_contradict_each_other():
+    """Which of two values holds is for the provider's file to say."""
+    requirements = (ImageTypes(types=("image/png",), source="here"), ImageTypes(types=("image/gif",), source="there"))
+    with pytest.raises(ValueError, match="state the value in dialect_changes"):
+        ProviderRules(requirements=requirements).merge_dialect_changes()
+
+
+def test_provider_rules_refuse_kinds_among_the_dialect_changes():
+    """Refused kinds add to those of the API; a value that would replace them is an error that says where they go."""
+    with pytest.raises(ValueError, match="more_refused_kinds"):
+        ProviderRules(dialect_changes={"refused_kinds": ("message.refusal",)})
 
 
 @pytest.mark.parametrize("spec", PROVIDER_SPECS.values(), ids=PROVIDER_SPECS)

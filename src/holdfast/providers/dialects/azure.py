@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import RefusedFields
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
@@ -24,6 +23,7 @@ class NoItemStatus(Requirement, frozen=True, kw_only=True):
     """Items of these types have no ``status``."""
 
     rule: ClassVar[str] = "item-status"
+    leaves_out: ClassVar[bool] = True
     types: tuple[str, ...] = ("message", "reasoning")
 
     @property
@@ -36,10 +36,6 @@ class NoItemStatus(Requirement, frozen=True, kw_only=True):
         for index, item in enumerate(request.get_list("input")):
             if isinstance(item, Mapping) and item.get("type") in self.types and item.get("status") is not None:
                 yield f"$.input[{index}].status", "the status of an item may be refused here; leave it out"
-
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the status out."""
-        return {steps: None}
 
 
 def _build_chat_rules(_model: str) -> ProviderRules:

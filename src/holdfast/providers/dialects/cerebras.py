@@ -70,9 +70,9 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         dialect_changes={
             "reasoning_fields": ("reasoning",),
             "allows_thinking_in_any_role": False,
-            "refuses_old_calls": True,
+            "refuses_old_calls": True,  # no requirement lists it, since its evidence is weak; it cannot be wrong
         },
-        refused_kinds=("message.refusal",),  # unknown fields of a message are refused
+        more_refused_kinds=("message.refusal",),  # unknown fields of a message are refused
         skipped_rules=frozenset({"tool-schema", "images"}),
     )
 

@@ -64,7 +64,6 @@ def _build_chat_rules(model: str) -> ProviderRules:
         "max_tokens_field": "max_tokens",  # the only limit in its reference
         "reasoning_fields": ("reasoning_content",),
         "allows_empty_reasoning": True,
-        "refuses_old_calls": True,
         # "Told from the bytes, not the declared type" (guide to vision, via opencode#47965).
         "tells_media_from_bytes": True,
     }
@@ -88,8 +87,6 @@ def _build_chat_rules(model: str) -> ProviderRules:
             ),
         ]
     if _READS_TEXT_ONLY.match(model):
-        dialect_changes["allows_media"] = False
-        dialect_changes["allowed_kinds_by_role"] = dict.fromkeys(("system", "user", "assistant", "tool"), ())
         requirements.append(
             PartTypes(
                 types=("text",),
@@ -100,8 +97,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes=dialect_changes,
-        # The role developer becomes system; the reference (api/create-chat-completion) has no refusal in an answer.
-        refused_kinds=("message.role", "message.refusal"),
+        more_refused_kinds=("message.refusal",),  # api/create-chat-completion has no such field in an answer
         # Sixteen stop sequences, 600 images (guides), and a role of its own; how many tools is not documented.
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "media-bytes"}),
     )

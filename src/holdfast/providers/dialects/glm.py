@@ -55,10 +55,9 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={
             "max_tokens_field": "max_tokens",  # the only limit in its reference
-            "must_start_with_user": True,
             "reasoning_fields": ("reasoning_content",),
         },
-        refused_kinds=("message.refusal",),  # its reference has no such field in an answer
+        more_refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "stop", "images", "one-limit"}),
     )
 

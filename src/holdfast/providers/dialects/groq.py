@@ -105,7 +105,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning",), "allows_thinking_in_any_role": False},
         # Its messages have no refusal: groq/groq-python, types of chat, 2026.
-        refused_kinds=("message.refusal",),
+        more_refused_kinds=("message.refusal",),
         skipped_rules=frozenset({"tool-schema", "images"}),
     )
 

@@ -98,7 +98,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
             "platform.kimi.ai/docs/api/tool-use",
         ),
         ToolNames(
-            pattern="[a-zA-Z][a-zA-Z0-9_-]{0,63}",
+            pattern="[a-zA-Z][a-zA-Z0-9_-]*",
             form="a letter and up to 63 letters, digits, _ and -",
             evidence="observed",
             source="'function name is invalid, must start with a letter': MoonshotAI/kimi-cli#2531, 2026-07-22",
@@ -166,16 +166,13 @@ def _build_chat_rules(model: str) -> ProviderRules:
         requirements=tuple(requirements),
         dialect_changes={
             "allows_empty_text": True,
-            "allows_empty_answers": False,
+            # No requirement lists it, since its evidence is weak; but to send calls of today cannot be wrong.
             "refuses_old_calls": True,
-            "name_pattern": "[a-zA-Z][a-zA-Z0-9_-]*",
-            "media_types": _IMAGE_TYPES,
-            "allows_media_urls": False,
-            "media_url_beginnings": ("ms://",),
+            # Both are stated because the requirement holds only while the model thinks; sent back they do no harm.
             "reasoning_fields": ("reasoning_content",),
             "reasoning_scope": "calls" if can_think else "",
         },
-        refused_kinds=("message.refusal",),  # its reference has no such field in an answer
+        more_refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import AllowedValues, ExclusiveFields, RefusedFields
@@ -24,7 +25,6 @@ _MEDIA_TYPES = (
     "audio/wav",
 )
 """What can be sent as bytes; documents are refused."""
-_ROLES = ("system", "user", "assistant", "tool")
 _SOURCE = "ggml-org/llama.cpp tools/server, autumn 2026"
 _NO_CONTENT = f"{_SOURCE}: \"Assistant message must contain either 'content' or 'tool_calls'!\""
 
@@ -33,12 +33,15 @@ class SinglePrefill(Requirement, frozen=True, kw_only=True):
     """The messages do not end in two assistant messages: the last one is a beginning of the answer."""
 
     rule: ClassVar[str] = "two-answers"
-    dialect_fields: ClassVar[tuple[str, ...]] = ("merges_same_role",)
 
     @property
     def text(self) -> str:
         """The rule in one sentence."""
         return "The last two messages are not both the assistant's."
+
+    def list_dialect_changes(self) -> Mapping[str, Any]:
+        """Adjacent messages of one role become one."""
+        return {"merges_same_role": True}
 
     def find_violations(self, request: ChatView) -> Violations:
         """Yield the last message if the one before it is the assistant's too."""
@@ -82,13 +85,10 @@ def _build_chat_rules(_model: str) -> ProviderRules:
             ),
         ),
         dialect_changes={
-            "merges_same_role": True,
-            "refuses_old_calls": True,
             "media_types": _MEDIA_TYPES,
-            "allowed_kinds_by_role": dict.fromkeys(_ROLES, ()),
         },
         # A refusal is nowhere read, and an answer without content is refused.
-        refused_kinds=("message.refusal",),
+        more_refused_kinds=("message.refusal",),
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "roles", "parts", "unknown-part"}),
     )
 

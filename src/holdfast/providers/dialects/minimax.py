@@ -6,7 +6,6 @@ Sources: platform.minimax.io/docs/api-reference (text-openai-api, text-chat), an
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import AllowedValues, NumberRange
@@ -66,15 +65,9 @@ def _build_chat_rules(model: str) -> ProviderRules:
                 "CherryHQ/cherry-studio#16431, 2026",
             )
         )
-    dialect_changes: dict[str, Any] = {
-        "merges_system": True,
-        "system_position": "first",
-        "arguments_are_objects": True,
-    }
     return ProviderRules(
         requirements=tuple(requirements),
-        dialect_changes=dialect_changes,
-        refused_kinds=("message.refusal",),  # its reference has no such field in an answer
+        more_refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images"}),
     )
 

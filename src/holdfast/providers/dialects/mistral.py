@@ -62,7 +62,9 @@ _REQUIREMENTS = (
         source=f"422 extra_forbidden: partITech/php-mistral#76, 2025-11-13; fields: {_SCHEMA}",
     ),
     CallIdForm(
-        pattern="[a-zA-Z0-9]{9}",
+        character_pattern="[a-zA-Z0-9]",
+        min_length=9,
+        max_length=9,
         form="exactly nine letters and digits",
         evidence="observed",
         source="'must be a-z, A-Z, 0-9, with a length of 9': nearai/ironclaw#1241, 2026-03-16",
@@ -111,24 +113,16 @@ def _build_chat_rules(model: str) -> ProviderRules:
         dialect_changes={
             "max_tokens_field": "max_tokens",  # it has no max_completion_tokens
             "must_start_with_user": True,
-            "must_end_with_user": True,
             "system_position": "first",
-            "refuses_old_calls": True,
             "arguments_are_objects": True,
             "unique_ids": True,
             "allows_blank_text": False,
-            "needs_answer_after_results": True,
             "merges_same_role": True,
-            "id_pattern": "[a-zA-Z0-9]",
-            "id_min": 9,
-            "id_max": 9,
             "reasoning_fields": (),
             "allows_thinking_in_any_role": False,
             # Eight on a vision model of 2025: earendil-works/pi#120.
             "max_images": 8,
             "allowed_kinds_by_role": {"system": (), "assistant": ("thinking",), "tool": ()},
-            "prefill_marks": ("message.prefix",),
-            "message_field_kinds": ("message.prefix",),
         },
         accepted_kinds=("thinking",),
         refused_stream_fields=frozenset({"stream_options"}),  # usage stands in the last event anyway

@@ -29,13 +29,9 @@ def _build_chat_rules(_model: str) -> ProviderRules:
         dialect_changes={
             "max_tokens_field": "max_tokens",  # it ignores max_completion_tokens
             "reasoning_fields": ("reasoning",),
-            "arguments_are_objects": True,
-            "refuses_old_calls": True,
-            "allows_media_urls": False,
             "media_types": ("image/jpeg", "image/png", "image/webp", "audio/wav", "audio/mp3", "audio/mpeg"),
-            "allowed_kinds_by_role": dict.fromkeys(("system", "user", "assistant", "tool"), ()),
         },
-        refused_kinds=("message.refusal",),  # its Message has no such field
+        more_refused_kinds=("message.refusal",),  # its Message has no such field
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "parts", "unknown-part"}),
     )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import ExclusiveFields
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import Violations
 
@@ -23,6 +22,7 @@ class SignedReasoningDetails(Requirement, frozen=True, kw_only=True):
     """Reasoning text of providers that sign it comes back with its signature, or not at all."""
 
     rule: ClassVar[str] = "unsigned-reasoning"
+    leaves_out: ClassVar[bool] = True
 
     @property
     def text(self) -> str:
@@ -37,10 +37,6 @@ class SignedReasoningDetails(Requirement, frozen=True, kw_only=True):
                 if isinstance(detail, Mapping) and _is_unsigned_text(detail):
                     path = f"$.messages[{index}].reasoning_details[{number}]"
                     yield path, f"this reasoning of the format {detail.get('format')} has no signature; leave it out"
-
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the reasoning out."""
-        return {steps: None}
 
 
 def _is_unsigned_text(detail: Mapping[str, object]) -> bool:

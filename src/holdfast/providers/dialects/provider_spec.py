@@ -1,8 +1,9 @@
 """What Holdfast knows of a provider that serves an API of somebody else, as one ``ProviderSpec`` value.
 
-A provider's file says in ``ProviderRules`` what differs from the API: ``dialect_changes`` for normalization, which
-makes a history valid there, and ``requirements`` for the validator, which finds what is not. Both are stated for one
-model, since many rules depend on it. A requirement names the fields of the dialect that keep it.
+A provider's file says in ``ProviderRules`` what differs from the API: ``requirements`` for the validator, which finds
+what breaks them, and ``dialect_changes`` for whatever else Holdfast has to know to write a request. Both are stated for
+one model, since many rules depend on it. A requirement that always holds says itself by which values of the dialect
+normalization keeps it, so they are not stated again.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ class ProviderRules(Struct, frozen=True):
     requirements: tuple[Requirement, ...] = ()
     """What a request must keep; the validator reports what breaks them."""
     dialect_changes: Mapping[str, Any] = {}
-    """Fields of ``Dialect`` that have another value here than in the API's own dialect."""
-    refused_kinds: tuple[str, ...] = ()
-    """Kinds of opaque parts that are left out beside those that a requirement names; see ``Dialect.refused_kinds``."""
+    """Fields of ``Dialect`` that have another value here than in the API's own dialect, as far as no requirement that
+    always holds lists it. What stands here wins over what a requirement lists."""
+    more_refused_kinds: tuple[str, ...] = ()
+    """Kinds of opaque parts that are left out beside those that a requirement lists; see ``Dialect.refused_kinds``."""
     accepted_kinds: tuple[str, ...] = ()
     """Kinds of opaque parts that are taken here although the API refuses them."""
     refused_stream_fields: frozenset[str] = frozenset()
@@ -37,13 +39,49 @@ class ProviderRules(Struct, frozen=True):
     same limits on schemas as the maker of the API.
     """
 
-    @property
-    def all_refused_kinds(self) -> tuple[str, ...]:
-        """All kinds of opaque parts that are left out here although the API takes them."""
-        kinds = list(self.refused_kinds)
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for a change that would replace the kinds that the API refuses."""
+        if "refused_kinds" in self.dialect_changes:
+            raise ValueError(
+                "dialect_changes has refused_kinds, which are added to those of the API and never replace "
+                "them; state more_refused_kinds and accepted_kinds"
+            )
+
+    def merge_dialect_changes(self) -> dict[str, Any]:
+        """Return all fields of ``Dialect`` that differ here, those that requirements list among them.
+
+        ``refused_kinds`` are those beside the kinds that the API refuses. Raises ``ValueError`` if two requirements
+        list different values for a field that ``dialect_changes`` does not state.
+        """
+        refused_kinds = list(self.more_refused_kinds)
+        changes: dict[str, Any] = {}
         for requirement in self.requirements:
-            kinds += requirement.refused_kinds
-        return tuple(dict.fromkeys(kinds))
+            if not requirement.shapes_every_history:
+                continue
+            for name, value in requirement.list_dialect_changes().items():
+                if name == "refused_kinds":
+                    refused_kinds += value
+                elif name not in self.dialect_changes and changes.setdefault(name, value) != value:
+                    raise ValueError(
+                        f"{requirement.rule} lists {value!r} for {name}, and another requirement {changes[name]!r}; "
+                        "state the value in dialect_changes"
+                    )
+        return {**changes, **self.dialect_changes, "refused_kinds": tuple(dict.fromkeys(refused_kinds))}
+
+    def list_kept_fields(self, requirement: Requirement) -> list[str]:
+        """List the fields of ``Dialect`` by which normalization keeps ``requirement``, one of these, for all models."""
+        changes = self.merge_dialect_changes()
+        return [name for name in requirement.list_dialect_changes() if name in changes]
+
+    def describe_mending(self, requirement: Requirement) -> str:
+        """Describe what ``fix`` and the proxy do about a request that breaks ``requirement``, one of these."""
+        ways: list[str] = []
+        kept_fields = self.list_kept_fields(requirement)
+        if kept_fields:
+            ways.append(f"messages are normalized ({', '.join(f'`{name}`' for name in kept_fields)})")
+        if requirement.suggests_changes:
+            ways.append("the field is changed")
+        return "; ".join(ways) or "only reported"
 
 
 class ProviderSpec(Struct, frozen=True):

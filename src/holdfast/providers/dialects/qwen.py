@@ -96,8 +96,7 @@ def _build_chat_rules(model: str) -> ProviderRules:
     return ProviderRules(
         requirements=tuple(requirements),
         dialect_changes={"reasoning_fields": ("reasoning_content",)},
-        # The role developer becomes system; the reference has no refusal in an answer.
-        refused_kinds=("message.role", "message.refusal"),
+        more_refused_kinds=("message.refusal",),  # its reference has no such field in an answer
         skipped_rules=frozenset({"tool-schema", "tools", "stop", "images", "sampling", "roles"}),
     )
 

@@ -95,10 +95,9 @@ def iter_requirements(api: str, model: str, provider: str) -> Iterator[Requireme
 
 def adapt_dialect(dialect: Dialect, provider: str, rules: ProviderRules) -> Dialect:
     """Return the dialect of an API by ``rules``; ``provider`` is empty for an open model whose server is not known."""
-    refused_kinds = (
-        *(kind for kind in dialect.refused_kinds if kind not in rules.accepted_kinds),
-        *rules.all_refused_kinds,
-    )
+    changes = rules.merge_dialect_changes()
+    api_refused_kinds = [kind for kind in dialect.refused_kinds if kind not in rules.accepted_kinds]
+    changes["refused_kinds"] = tuple(dict.fromkeys((*api_refused_kinds, *changes["refused_kinds"])))
     if not rules.keeps_size_limits:
         dialect = replace(dialect, max_images=NO_LIMIT, max_bytes=NO_LIMIT)
-    return replace(dialect, provider=provider, refused_kinds=refused_kinds, **rules.dialect_changes)
+    return replace(dialect, provider=provider, **changes)

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from holdfast.messages.equality import DEVELOPER_ROLE_KIND
 from holdfast.messages.message import Message, Role, format_part_placeholder
 from holdfast.messages.parts import (
     Media,
@@ -45,6 +46,7 @@ API_NAME = "openai-chat"
 
 __all__ = [
     "API_NAME",
+    "INTERPRETED_FIELDS",
     "build_media_part",
     "decode_message",
     "encode_message",
@@ -142,7 +144,8 @@ _STRING_DECODER = Decoder(str)
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors from decoding one piece: another shape, invalid UTF-8, nested too deeply."""
 
-_INTERPRETED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+INTERPRETED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+"""Fields of a message that become something else than ``Opaque("message.<field>")`` parts, beside its reasoning."""
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Fields in which compatible servers send reasoning and want it back (DeepSeek; OpenRouter)."""
 _EMPTY_JSON = frozenset({b"null", b"[]", b"{}", b'""'})
@@ -191,7 +194,7 @@ def _decode_parts_with_fields(wire: _WireMessage, raw: Raw) -> list[Part]:
     reasoning: list[Part] = []
     other_fields: list[Part] = []
     for key, value in decode_json_fields(raw).items():
-        if key in _INTERPRETED_FIELDS:
+        if key in INTERPRETED_FIELDS:
             continue
         if bytes(value) in _EMPTY_JSON and not _is_empty_reasoning(key, value):
             continue
@@ -201,7 +204,7 @@ def _decode_parts_with_fields(wire: _WireMessage, raw: Raw) -> list[Part]:
             other_fields.append(Opaque(f"message.{key}", value))
     if wire.role == "developer":
         # The value has no such role. This part brings it back when the message is encoded.
-        other_fields.append(Opaque("message.role", Raw(b'"developer"')))
+        other_fields.append(Opaque(DEVELOPER_ROLE_KIND, Raw(b'"developer"')))
     calls = map(_decode_call, wire.tool_calls or ())
     return [*reasoning, *_decode_message_content(wire), *calls, *other_fields]
 

@@ -188,6 +188,7 @@ class FixedValues(Requirement, frozen=True, kw_only=True):
     """Fields that may only have one value, by field; best left out."""
 
     rule: ClassVar[str] = "fixed-field"
+    leaves_out: ClassVar[bool] = True
     values: Mapping[str, Any]
 
     @property
@@ -203,10 +204,6 @@ class FixedValues(Requirement, frozen=True, kw_only=True):
             if value is not None and not _is_one_of(value, (allowed,)):
                 problem = f"{field} is {format_json_value(value)}, but only {format_json_value(allowed)} is allowed"
                 yield f"$.{field}", f"{problem} for this model; leave it out"
-
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
 
 
 class RequiredFields(Requirement, frozen=True, kw_only=True):
@@ -237,6 +234,7 @@ class ExclusiveFields(Requirement, frozen=True, kw_only=True):
     """Fields of which a request may have only one; the first in the order given here is kept."""
 
     rule: ClassVar[str] = "one-field"
+    leaves_out: ClassVar[bool] = True
     fields: tuple[str, ...]
 
     @property
@@ -250,15 +248,12 @@ class ExclusiveFields(Requirement, frozen=True, kw_only=True):
         for field in set_fields[1:]:
             yield f"$.{field}", f"{field} stands beside {set_fields[0]}, but only one is allowed; leave it out"
 
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
-
 
 class FieldNeedsField(Requirement, frozen=True, kw_only=True):
     """A field that is refused unless another one is set. A 0 asks for nothing and may stand alone."""
 
     rule: ClassVar[str] = "field-company"
+    leaves_out: ClassVar[bool] = True
     field: str
     needs: str
 
@@ -272,15 +267,12 @@ class FieldNeedsField(Requirement, frozen=True, kw_only=True):
         if get_field(request, self.field) and not get_field(request, self.needs):
             yield f"$.{self.field}", f"{self.field} is refused without {self.needs}; leave it out, or set {self.needs}"
 
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
-
 
 class TextForm(Requirement, frozen=True, kw_only=True):
     """The form of a field that is a text."""
 
     rule: ClassVar[str] = "field-form"
+    leaves_out: ClassVar[bool] = True
     field: str
     pattern: str
     """Regular expression for the whole text."""
@@ -298,15 +290,12 @@ class TextForm(Requirement, frozen=True, kw_only=True):
         if value is not None and not (isinstance(value, str) and re.fullmatch(self.pattern, value)):
             yield f"$.{self.field}", f"{self.field} is not {self.form}; send that, or leave it out"
 
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
-
 
 class RefusedCacheFields(Requirement, frozen=True, kw_only=True):
     """Fields of cache breakpoints that the platform refuses, wherever a breakpoint stands in the Messages API."""
 
     rule: ClassVar[str] = "cache-field"
+    leaves_out: ClassVar[bool] = True
     fields: tuple[str, ...]
 
     @property
@@ -321,10 +310,6 @@ class RefusedCacheFields(Requirement, frozen=True, kw_only=True):
             for name in self.fields:
                 if isinstance(breakpoint_fields, Mapping) and name in breakpoint_fields:
                     yield f"{path}.cache_control.{name}", f"a breakpoint has {name}, refused here; leave it out"
-
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
 
 
 def _iter_breakpoint_places(request: RequestView) -> Iterator[tuple[str, Mapping[str, Any]]]:

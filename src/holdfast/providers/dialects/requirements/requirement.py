@@ -38,18 +38,15 @@ class Requirement(Struct, frozen=True, kw_only=True):
     """One thing that a provider asks of a request, with its source.
 
     ``text`` is what documentation says, ``find_violations`` what lint says. What breaks it is mended by normalization,
-    which goes by ``dialect_fields``, or by ``suggest_changes``; a test holds that normalization keeps what it is named
-    for.
+    which goes by ``list_dialect_changes``, or by ``suggest_changes``; a test holds that normalization keeps what it
+    lists something for.
     """
 
     rule: ClassVar[str]
     """Name of the rule, after the provider's name and a dot. Several requirements of a provider may share it."""
 
-    dialect_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of ``Dialect`` by which normalization keeps the requirement, among the ``dialect_changes`` of a provider.
-
-    Empty if ``suggest_changes`` does it, or nothing can.
-    """
+    leaves_out: ClassVar[bool] = False
+    """Whether ``fix`` leaves out what breaks it, and no other change is suggested."""
 
     source: str
     """Where it is documented or was observed, with the date."""
@@ -70,19 +67,19 @@ class Requirement(Struct, frozen=True, kw_only=True):
         return f"{self.when.words[0].upper()}{self.when.words[1:]}: {self.text}"
 
     @property
-    def mended_by(self) -> str:
-        """What ``fix`` and the proxy do about a request that breaks it, in words."""
-        ways: list[str] = []
-        if self.dialect_fields:
-            ways.append(f"messages are normalized ({', '.join(f'`{name}`' for name in self.dialect_fields)})")
-        if type(self).suggest_changes is not Requirement.suggest_changes:
-            ways.append("the field is changed")
-        return "; ".join(ways) or "only reported"
+    def shapes_every_history(self) -> bool:
+        """Whether it is certain and always holds, so that what it lists is part of the provider's dialect.
 
-    @property
-    def refused_kinds(self) -> tuple[str, ...]:
-        """Kinds of opaque parts that normalization leaves out because of it; see ``Dialect.refused_kinds``."""
-        return ()
+        Normalization does not see the options of a request, so it cannot follow a condition.
+        """
+        return self.evidence in ("documented", "observed") and self.when is ALWAYS
+
+    def list_dialect_changes(self) -> Mapping[str, Any]:
+        """Return the values of ``Dialect`` by which normalization keeps the requirement; none if it cannot.
+
+        ``refused_kinds`` are those beside the kinds that the API refuses anyway.
+        """
+        return {}
 
     def applies(self, request: Any) -> bool:
         """Return whether the requirement holds for ``request``, the view of its API."""
@@ -92,9 +89,14 @@ class Requirement(Struct, frozen=True, kw_only=True):
         """Yield the paths where ``request``, the view of its API, breaks the requirement, each with a message."""
         raise NotImplementedError
 
+    @property
+    def suggests_changes(self) -> bool:
+        """Whether there is a change to suggest, at least for some of what breaks it."""
+        return self.leaves_out or type(self).suggest_changes is not Requirement.suggest_changes
+
     def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
         """Return the changes that satisfy the requirement at ``steps``; none if normalization does, or nothing can."""
-        return {}
+        return {steps: None} if self.leaves_out else {}
 
 
 def join_names(names: Any, conjunction: str = "and") -> str:

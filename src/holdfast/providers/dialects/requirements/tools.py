@@ -47,12 +47,15 @@ class NoOldTools(Requirement, frozen=True, kw_only=True):
     """The old form of tools is refused: ``functions``, ``function_call``, messages of the role ``function``."""
 
     rule: ClassVar[str] = "old-tools"
-    dialect_fields: ClassVar[tuple[str, ...]] = ("refuses_old_calls",)
 
     @property
     def text(self) -> str:
         """The rule in one sentence."""
         return "Tools, calls and results are not in the old form (functions, function_call, the role function)."
+
+    def list_dialect_changes(self) -> Mapping[str, Any]:
+        """Old calls and results become those of today."""
+        return {"refuses_old_calls": True}
 
     def find_violations(self, request: ChatView) -> Violations:
         """Yield the fields of the request, then calls and results."""
@@ -227,6 +230,7 @@ class RefusedFunctionFields(Requirement, frozen=True, kw_only=True):
     """Fields of a function that the provider refuses."""
 
     rule: ClassVar[str] = "tool-field"
+    leaves_out: ClassVar[bool] = True
     fields: tuple[str, ...]
 
     @property
@@ -241,10 +245,6 @@ class RefusedFunctionFields(Requirement, frozen=True, kw_only=True):
                 if function.get(name) is not None:
                     yield f"{path}.{name}", f"the function has the field {name}, which is refused here; leave it out"
 
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
-
 
 def iter_functions(request: RequestView) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and value of each function that is offered, in the form of Chat Completions."""
@@ -258,20 +258,27 @@ class ToolNames(Requirement, frozen=True, kw_only=True):
     """The form of the names of functions; renamed as calls are by normalization."""
 
     rule: ClassVar[str] = "tool-names"
-    dialect_fields: ClassVar[tuple[str, ...]] = ("name_pattern", "name_max")
     pattern: str
+    """Regular expression for a whole name, without its length."""
     form: str
+    """The form in words."""
+    max_length: int = 64
 
     @property
     def text(self) -> str:
         """The rule in one sentence."""
         return f"The name of a function is {self.form}."
 
+    def list_dialect_changes(self) -> Mapping[str, Any]:
+        """Calls get names of this form."""
+        return {"name_pattern": self.pattern, "name_max": self.max_length}
+
     def find_violations(self, request: RequestView) -> Violations:
         """Yield the names of another form."""
         for path, function in iter_functions(request):
             name = function.get("name")
-            if not isinstance(name, str) or not re.fullmatch(self.pattern, name):
+            is_valid = isinstance(name, str) and len(name) <= self.max_length and re.fullmatch(self.pattern, name)
+            if not is_valid:
                 yield f"{path}.name", f"tool name {format_json_value(name)} is not {self.form}; rename it"
 
 
@@ -279,6 +286,7 @@ class RefusedToolFields(Requirement, frozen=True, kw_only=True):
     """Fields of a tool itself, not of its function, that the platform refuses."""
 
     rule: ClassVar[str] = "tool-field"
+    leaves_out: ClassVar[bool] = True
     fields: tuple[str, ...]
 
     @property
@@ -292,7 +300,3 @@ class RefusedToolFields(Requirement, frozen=True, kw_only=True):
             for name in self.fields:
                 if isinstance(tool, Mapping) and tool.get(name) is not None:
                     yield f"$.tools[{index}].{name}", f"the tool has the field {name}, refused here; leave it out"
-
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
-        """Leave the field out."""
-        return {steps: None}
