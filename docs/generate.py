@@ -30,8 +30,9 @@ from holdfast.planning.settings_check import (
 )
 from holdfast.providers.dialects.provider_spec import ProviderSpec
 from holdfast.providers.dialects.registry import PROVIDER_SPECS
+from holdfast.providers.dialects.request_provider import find_request_provider
 from holdfast.providers.dialects.requirements.requirement import Requirement
-from holdfast.providers.registry import API_SPECS
+from holdfast.providers.registry import API_SPECS, get_api_dialect
 from holdfast.providers.rules.rule import get_evidence_level
 from holdfast.providers.rules.validate import ALL_RULES
 
@@ -253,11 +254,12 @@ def requirement_rows(spec: ProviderSpec, api: str) -> list[tuple[str, ...]]:
     mending_by_key: dict[tuple[str, str], str] = {}
     models_by_key: dict[tuple[str, str], list[str]] = {}
     for model in spec.example_models:
+        dialect = get_api_dialect(api, model, find_request_provider(api, model, named=spec.name))
         model_rules = spec.rules_by_api[api](model.lower())
         for requirement in model_rules.requirements:
             key = (requirement.rule, requirement.full_text)
             requirements[key] = requirement
-            mending_by_key[key] = model_rules.describe_mending(requirement)
+            mending_by_key[key] = model_rules.describe_mending(requirement, dialect)
             models_by_key.setdefault(key, []).append(model)
     rows: list[tuple[str, ...]] = []
     for key, requirement in requirements.items():

@@ -88,8 +88,9 @@ def list_kept_requirements():
             if API not in spec.rules_by_api:
                 continue
             rules = spec.rules_by_api[API](model.lower())
+            dialect = get_api_dialect(API, model, find_request_provider(API, model, named=name))
             for requirement in rules.requirements:
-                if rules.list_kept_fields(requirement) and requirement.evidence in FORESEEN:
+                if rules.list_kept_fields(requirement, dialect) and requirement.evidence in FORESEEN:
                     params.append((name, model, requirement))
     return params
 

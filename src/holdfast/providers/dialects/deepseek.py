@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirements.fields import NumberRange
+from holdfast.providers.dialects.requirements.fields import NumberRange, is_thinking_turned_on
 from holdfast.providers.dialects.requirements.messages import AllowedRoles, PartTypes, ReturnedReasoning
 from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
 from holdfast.providers.dialects.requirements.tools import NoOldTools, ToolChoices
@@ -19,16 +19,11 @@ _NEVER_THINKS = re.compile(r"deepseek-chat")
 _READS_TEXT_ONLY = re.compile(r"deepseek-v4-pro")
 
 
-def _is_thinking(request: RequestView) -> bool:
-    """Return whether the model thinks: it does unless the request turns that off."""
-    return bool(request.get_option("thinking", "type") != "disabled")
-
-
-_WHILE_THINKING = Condition("while the model thinks", _is_thinking)
+_WHILE_THINKING = Condition("while the model thinks", is_thinking_turned_on)
 
 
 def _is_thinking_with_tools(request: RequestView) -> bool:
-    return _is_thinking(request) and bool(request.get_list("tools"))
+    return is_thinking_turned_on(request) and bool(request.get_list("tools"))
 
 
 def _build_chat_rules(model: str) -> ProviderRules:

@@ -11,7 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
-from holdfast.providers.dialects.requirements.fields import AllowedValues, ExclusiveFields, FixedValues
+from holdfast.providers.dialects.requirements.fields import (
+    AllowedValues,
+    ExclusiveFields,
+    FixedValues,
+    is_thinking_turned_on,
+)
 from holdfast.providers.dialects.requirements.messages import ImageTypes, ImageUrls, NonEmptyAnswers, ReturnedReasoning
 from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
 from holdfast.providers.dialects.requirements.schemas import ToolSchemas
@@ -46,16 +51,11 @@ _IMAGE_TYPES = (
 )
 
 
-def _is_thinking(request: RequestView) -> bool:
-    """Return whether the model thinks: it does unless the request turns that off."""
-    return bool(request.get_option("thinking", "type") != "disabled")
-
-
-_WHILE_THINKING = Condition("while the model thinks", _is_thinking)
+_WHILE_THINKING = Condition("while the model thinks", is_thinking_turned_on)
 
 
 def _is_not_thinking(request: RequestView) -> bool:
-    return not _is_thinking(request)
+    return not is_thinking_turned_on(request)
 
 
 def _build_chat_rules(model: str) -> ProviderRules:

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from holdfast.providers.dialects.requirements.requirement import Requirement
+from holdfast.state.dialect import Dialect
 
 
 class ProviderRules(Struct, frozen=True):
@@ -68,18 +69,28 @@ class ProviderRules(Struct, frozen=True):
                     )
         return {**changes, **self.dialect_changes, "refused_kinds": tuple(dict.fromkeys(refused_kinds))}
 
-    def list_kept_fields(self, requirement: Requirement) -> list[str]:
-        """List the fields of ``Dialect`` by which normalization keeps ``requirement``, one of these, for all models."""
-        changes = self.merge_dialect_changes()
-        return [name for name in requirement.list_dialect_changes() if name in changes]
+    def list_kept_fields(self, requirement: Requirement, dialect: Dialect) -> list[str]:
+        """List the fields by which ``dialect``, adapted to these rules, keeps ``requirement``, which is one of them.
 
-    def describe_mending(self, requirement: Requirement) -> str:
-        """Describe what ``fix`` and the proxy do about a request that breaks ``requirement``, one of these."""
+        For a requirement that does not always hold they are those that the provider's file, or the API, states.
+        """
+        changes = self.merge_dialect_changes()
+        kept_fields = []
+        for name, value in requirement.list_dialect_changes().items():
+            if name in changes or getattr(dialect, name) == value:
+                kept_fields.append(name)
+        return kept_fields
+
+    def describe_mending(self, requirement: Requirement, dialect: Dialect) -> str:
+        """Describe what ``fix`` and the proxy do about a request that breaks ``requirement``, one of these rules.
+
+        ``dialect`` is adapted to the rules.
+        """
         ways: list[str] = []
-        kept_fields = self.list_kept_fields(requirement)
+        kept_fields = self.list_kept_fields(requirement, dialect)
         if kept_fields:
             ways.append(f"messages are normalized ({', '.join(f'`{name}`' for name in kept_fields)})")
-        if requirement.suggests_changes:
+        if requirement.suggests_changes or requirement.mended_like:
             ways.append("the field is changed")
         return "; ".join(ways) or "only reported"
 

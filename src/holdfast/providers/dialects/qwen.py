@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.fields import NumberRange
 from holdfast.providers.dialects.requirements.messages import AllowedRoles
-from holdfast.providers.dialects.requirements.requirement import Condition, Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Condition, Requirement
 from holdfast.providers.dialects.requirements.tools import ToolChoices
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements
 from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.dialects.provider_spec import ProviderRules, ProviderSpec
 from holdfast.providers.dialects.requirements.messages import AllowedRoles, RefusedPartTypes
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.dialects.requirements.schemas import ToolSchemas
 from holdfast.providers.dialects.requirements.tools import iter_functions
 from holdfast.providers.rules.envelope import RequestView

@@ -8,16 +8,23 @@ what its change affects, keeps this code independent of the rules it serves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.messages.parts import Opaque, Part
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps, format_json_path, replace_json_at_paths
+from holdfast.providers.common.json.json_path import (
+    JsonTree,
+    PathSteps,
+    Replacements,
+    format_json_path,
+    replace_json_at_paths,
+)
+from holdfast.providers.dialects.registry import iter_requirements
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
 from holdfast.providers.fix.replacements import find_replacement, get_path_ranking
@@ -33,7 +40,9 @@ _FIXABLE_RULES = frozenset(
      "stream-options", "truncation", "limit", "thinking", "cached-content", "edit-thinking", "edit-trigger",
      "edit-order", "history", "compaction-exclusive", "context-management", "background"}
 )  # fmt: skip
-"""Rules about fields outside of the messages that a removed field may satisfy; all others are only reported."""
+"""Rules of the APIs about fields outside of the messages that are satisfied here: by a replacement, or by leaving a
+field out. Findings by all others are left as they are; other steps mend some of them (schemas of tools, options that
+the model refuses), and the requirements of a provider suggest changes of their own (``provider_requirements``)."""
 _REPORT_ONLY_RULES = frozenset({"gemini.stop-sequences"})
 """Rules that are only reported: which of too many stop sequences to remove is the user's decision."""
 _REPLACE_ONLY_RULES = frozenset(
@@ -50,15 +59,12 @@ _MAX_VALIDATED_BYTES = 100_000_000
 """Bytes that are validated for one body, so that a large one gets fewer tries (but at least ``_MIN_TRIES``)."""
 _MIN_TRIES = 8
 
-PathChanges: TypeAlias = Mapping[PathSteps, bytes | None]
-"""New values by path; None removes the value."""
-
 
 class _CandidateFix(Struct):
     """A change that may satisfy the rule of one finding."""
 
     finding: Finding
-    changes: PathChanges
+    changes: Replacements
     description: str = ""
     """What to tell the user; derived from the changes if empty."""
 
@@ -105,7 +111,7 @@ class _FixTrials(Struct):
         have to go.
         """
         rule = fixes[0].finding.rule if fixes else ""
-        rank = get_path_ranking(rule.partition(".")[2])
+        rank = get_path_ranking(_get_api_rule_name(rule, self.context))
         if rank is None:
             return fixes
         tree = JsonTree(Raw(body))
@@ -236,7 +242,9 @@ def _iter_fixes(
     """Yield the ways to satisfy the rule of one finding, the smallest change first."""
     steps, finding = located
     context = rebuilt_messages.context
-    rule_name = finding.rule.partition(".")[2]
+    rule_name = _get_api_rule_name(finding.rule, context)
+    if not rule_name:
+        return
     is_in_message = bool(steps) and steps[0] == context.spec.messages_field
     if not is_in_message and (rule_name not in _FIXABLE_RULES or finding.rule in _REPORT_ONLY_RULES):
         return
@@ -257,6 +265,20 @@ def _iter_fixes(
             yield _CandidateFix(finding, {steps[:2]: new_message}, "the message is rewritten")
     for length in removable_lengths:
         yield _CandidateFix(finding, {steps[:length]: None})
+
+
+def _get_api_rule_name(rule: str, context: FixContext) -> str:
+    """Return the rule of the API, without its name, whose fixes serve for ``rule``; empty if none does.
+
+    A requirement of the provider may have the name of an API's rule and mean something else.
+    """
+    owner, _, name = rule.partition(".")
+    if owner == context.spec.api:
+        return name
+    for requirement in iter_requirements(context.spec.api, context.model, owner):
+        if requirement.rule == name and requirement.mended_like:
+            return requirement.mended_like
+    return ""
 
 
 def _can_remove(tree: JsonTree, steps: PathSteps) -> bool:

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.providers.common.json.body_fields import parse_body_fields
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps, replace_json_at_paths
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements, replace_json_at_paths
 from holdfast.providers.common.json.raw_json import replace_json_fields
 from holdfast.providers.dialects.registry import iter_requirements
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_request_fix
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import build_request_view

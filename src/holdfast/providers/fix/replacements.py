@@ -6,7 +6,6 @@ Each function returns the new values by their paths, or an empty mapping if it k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -16,10 +15,12 @@ from holdfast.messages.size.image_size import read_image_size
 from holdfast.normalize.parts import encode_wire_tool_name
 from holdfast.providers.anthropic.models import MAX_PIXELS_FEW_IMAGES, get_claude_traits
 from holdfast.providers.anthropic.rules.block_kinds import FIELDS_BY_BLOCK_KIND
+from holdfast.providers.anthropic.rules.options import MIN_THINKING_BUDGET
 from holdfast.providers.common.json.json_path import (
     JsonTree,
     PathStep,
     PathSteps,
+    Replacements,
     get_json_first_char,
     replace_json_at_paths,
 )
@@ -29,11 +30,8 @@ from holdfast.providers.common.tool_names import map_invalid_tool_names
 from holdfast.providers.fix.fix_context import FixContext
 from holdfast.providers.fix.response_items import add_empty_summary, drop_approval, drop_item
 
-Replacements: TypeAlias = Mapping[PathSteps, bytes | None]
 _MAX_CACHE_BREAKPOINTS = 4
 """Cache breakpoints that a request of the Messages API may have, over tools, system prompt and messages."""
-_MIN_THINKING_BUDGET = 1024
-"""Tokens of the smallest thinking budget that the Messages API accepts."""
 
 
 class RuleReplacement(Struct, frozen=True):
@@ -80,13 +78,13 @@ def _replace_thinking_budget(tree: JsonTree, _context: FixContext, steps: PathSt
     any budget.
     """
     max_tokens = read_whole_number(tree.get_raw(("max_tokens",)))
-    if max_tokens <= _MIN_THINKING_BUDGET:
+    if max_tokens <= MIN_THINKING_BUDGET:
         return {}
-    budget = _MIN_THINKING_BUDGET
+    budget = MIN_THINKING_BUDGET
     # The rule is broken by a budget that is too low, or by one that is not below ``max_tokens``.
-    is_too_low = read_whole_number(tree.get_raw(steps)) < _MIN_THINKING_BUDGET
+    is_too_low = read_whole_number(tree.get_raw(steps)) < MIN_THINKING_BUDGET
     if not is_too_low:
-        budget = max(_MIN_THINKING_BUDGET, max_tokens - _MIN_THINKING_BUDGET)
+        budget = max(MIN_THINKING_BUDGET, max_tokens - MIN_THINKING_BUDGET)
     return {("thinking", "budget_tokens"): str(budget).encode()}
 
 

@@ -33,7 +33,7 @@ from holdfast.providers.rules.rule import (
 from holdfast.providers.rules.tool_schemas import check_tool_schemas
 
 # Documented limits of a request with a thinking budget.
-_MIN_THINKING_BUDGET = 1024
+MIN_THINKING_BUDGET = 1024
 _MIN_THINKING_TOP_P = 0.95
 _BINDING_BETA = "thinking-binding-controls-2026-08-01"
 _INTERLEAVED_BETA_PREFIX = "interleaved-thinking"
@@ -279,8 +279,8 @@ def _check_thinking_budget(request: AnthropicView) -> Violations:
     budget = request.get_option("thinking", "budget_tokens")
     max_tokens = request.body.get("max_tokens")
     path = "$.thinking.budget_tokens"
-    if not is_whole_number(budget) or budget < _MIN_THINKING_BUDGET:
-        yield path, f"the budget is {format_json_value(budget)} tokens; send at least {_MIN_THINKING_BUDGET}"
+    if not is_whole_number(budget) or budget < MIN_THINKING_BUDGET:
+        yield path, f"the budget is {format_json_value(budget)} tokens; send at least {MIN_THINKING_BUDGET}"
         return
     # With interleaved thinking the budget covers all answers of a turn, while max_tokens limits each of them.
     is_interleaved = any(beta.startswith(_INTERLEAVED_BETA_PREFIX) for beta in request.betas or ())

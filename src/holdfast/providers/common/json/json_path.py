@@ -15,6 +15,8 @@ from holdfast.providers.common.json.raw_json import decode_json_fields, encode_j
 PathStep: TypeAlias = str | int
 """A key of an object or an index of a list."""
 PathSteps: TypeAlias = tuple[PathStep, ...]
+Replacements: TypeAlias = Mapping[PathSteps, bytes | None]
+"""New values by path; None removes the value. Empty if there is no right way to change the request."""
 
 _INDEX_STEP = re.compile(r"\[(\d+)\]")
 _STEP_END = re.compile(r"[.\[]|\Z")

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement, join_names
+from holdfast.providers.dialects.requirements.requirement import Requirement, join_names
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
 
@@ -20,6 +20,11 @@ _MISSING = object()
 def get_field(request: RequestView, path: str) -> Any:
     """Return the value at a dotted path of the body (``thinking.type``), or None if there is none."""
     return request.get_option(*path.split("."))
+
+
+def is_thinking_turned_on(request: RequestView) -> bool:
+    """Return whether a model that thinks by default does so: unless ``thinking.type`` turns it off."""
+    return bool(get_field(request, "thinking.type") != "disabled")
 
 
 def _has_field(request: RequestView, path: str) -> bool:
@@ -342,14 +347,15 @@ class RefusedBetas(Requirement, frozen=True, kw_only=True):
 
     def find_violations(self, request: RequestView) -> Violations:
         """Yield the refused betas."""
+        field = "betas" if "betas" in request.body else "anthropic_beta"
         for beta in sorted(self.betas & (request.betas or frozenset())):
-            yield "$.anthropic_beta", f"the beta {beta} is refused on this platform; leave it out"
+            yield f"$.{field}", f"the beta {beta} is refused on this platform; leave it out"
 
-    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:  # noqa: ARG002
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
         """Leave the betas out of the body; those of a header are not part of it."""
-        path: PathSteps = ("anthropic_beta",)
-        raw = tree.get_raw(path)
-        if raw is None:
+        raw = tree.get_raw(steps)
+        listed = None if raw is None else msgspec.json.decode(raw)
+        if not isinstance(listed, list):
             return {}
-        remaining = [beta for beta in msgspec.json.decode(raw) if beta not in self.betas]
-        return {path: encode_json(remaining) if remaining else None}
+        remaining = [beta for beta in listed if beta not in self.betas]
+        return {steps: encode_json(remaining) if remaining else None}

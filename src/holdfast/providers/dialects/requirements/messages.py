@@ -10,14 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.messages.equality import DEVELOPER_ROLE_KIND, MESSAGE_FIELD_PREFIX
 from holdfast.messages.message import format_part_placeholder
 from holdfast.messages.old_calls import OLD_CALL_FIELD, OLD_RESULT_ROLE
-from holdfast.messages.parts import Media
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.messages.parts import Media, Opaque
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement, join_names
+from holdfast.providers.dialects.requirements.requirement import Requirement, join_names
 from holdfast.providers.openai_chat.messages import INTERPRETED_FIELDS
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.rule import Violations, format_json_value
@@ -229,11 +230,19 @@ class NoNullContent(Requirement, frozen=True, kw_only=True):
             if message.get("content") is None and not has_calls:
                 yield f"$.messages[{index}].content", "the content is null without calls; send a text"
 
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Send an empty text where normalization keeps the message for something else in it (``audio``)."""
+        if tree.get_raw(steps) is not None:
+            return {steps: b'""'}
+        message = tree.get_children(steps[:2])
+        return {steps[:2]: encode_json({**message, "content": ""})} if message else {}
+
 
 class RefusedMessageFields(Requirement, frozen=True, kw_only=True):
     """Fields of messages that the provider refuses, by role. A null is refused too."""
 
     rule: ClassVar[str] = "message-field"
+    leaves_out: ClassVar[bool] = True  # normalization sees no field that is null
     fields_by_role: Mapping[str, tuple[str, ...]]
     refuses_only_null: bool = False
     """Whether any other value under that name is accepted."""
@@ -265,6 +274,7 @@ class KnownMessageFields(Requirement, frozen=True, kw_only=True):
     """The only fields that messages may have, by role, for a provider that refuses unknown ones."""
 
     rule: ClassVar[str] = "message-field"
+    leaves_out: ClassVar[bool] = True  # normalization sees no field that is null
     fields_by_role: Mapping[str, tuple[str, ...]]
     of_other_rules: tuple[str, ...] = ()
     """Fields that are refused too, but that another requirement is about."""
@@ -368,6 +378,14 @@ class PartTypes(Requirement, frozen=True, kw_only=True):
             if role in self.roles and isinstance(kind, str) and kind not in self.types:
                 problem = f"a part of the type {format_json_value(kind)} is refused here"
                 yield f"$.messages[{at}].content[{index}].type", f"{problem}; send {join_names(self.types, 'or')}"
+
+    def suggest_changes(self, tree: JsonTree, steps: PathSteps) -> Replacements:
+        """Put a line in the place of a part that normalization has left (a file that is named by its id)."""
+        raw = tree.get_raw(steps)
+        kind = None if raw is None else msgspec.json.decode(raw)
+        if not isinstance(kind, str):
+            return {}
+        return {steps[:4]: encode_json({"type": "text", "text": format_part_placeholder(Opaque(kind, Raw(b"")))})}
 
 
 class RefusedPartTypes(Requirement, frozen=True, kw_only=True):

@@ -7,15 +7,12 @@ file is a list of facts with sources. How a requirement is checked is written on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements
 from holdfast.providers.rules.rule import RuleEvidence, Violations
-
-Replacements: TypeAlias = Mapping[PathSteps, bytes | None]
-"""New values by path; None removes the value. Empty if there is no right way to change the request."""
 
 
 def _is_any_request(_request: Any) -> bool:
@@ -38,8 +35,8 @@ class Requirement(Struct, frozen=True, kw_only=True):
     """One thing that a provider asks of a request, with its source.
 
     ``text`` is what documentation says, ``find_violations`` what lint says. What breaks it is mended by normalization,
-    which goes by ``list_dialect_changes``, or by ``suggest_changes``; a test holds that normalization keeps what it
-    lists something for.
+    which goes by ``list_dialect_changes``, by ``suggest_changes``, or as ``mended_like`` says. A test holds that
+    normalization keeps each requirement that lists something.
     """
 
     rule: ClassVar[str]
@@ -47,6 +44,12 @@ class Requirement(Struct, frozen=True, kw_only=True):
 
     leaves_out: ClassVar[bool] = False
     """Whether ``fix`` leaves out what breaks it, and no other change is suggested."""
+
+    mended_like: ClassVar[str] = ""
+    """The rule of the API, without its name (``tool-names``), whose fix satisfies this requirement too; empty if none.
+
+    No fix of the API is ever taken because both happen to have the same name.
+    """
 
     source: str
     """Where it is documented or was observed, with the date."""

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps, format_json_path
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements, format_json_path
 from holdfast.providers.common.json.raw_json import encode_json
 from holdfast.providers.common.schemas.check import find_schema_problems
 from holdfast.providers.common.schemas.limits import SchemaLimits
 from holdfast.providers.common.schemas.repair import repair_schema
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement
+from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.dialects.requirements.tools import iter_functions
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value

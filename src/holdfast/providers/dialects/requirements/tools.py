@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import msgspec
 
 from holdfast.messages.old_calls import OLD_CALL_FIELD, OLD_RESULT_ROLE
-from holdfast.providers.common.json.json_path import JsonTree, PathSteps
+from holdfast.providers.common.json.json_path import JsonTree, PathSteps, Replacements
 from holdfast.providers.common.json.raw_json import encode_json
-from holdfast.providers.dialects.requirements.requirement import Replacements, Requirement, join_names
+from holdfast.providers.dialects.requirements.requirement import Requirement, join_names
 from holdfast.providers.openai_chat.rules.request_view import ChatView
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations, format_json_value
@@ -226,26 +226,6 @@ class RequiredToolParameters(Requirement, frozen=True, kw_only=True):
         return {steps: encode_json({**fields, "parameters": {"type": "object", "properties": {}}})}
 
 
-class RefusedFunctionFields(Requirement, frozen=True, kw_only=True):
-    """Fields of a function that the provider refuses."""
-
-    rule: ClassVar[str] = "tool-field"
-    leaves_out: ClassVar[bool] = True
-    fields: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The rule in one sentence."""
-        return f"A function has no {join_names(self.fields)}."
-
-    def find_violations(self, request: RequestView) -> Violations:
-        """Yield the refused fields of all functions."""
-        for path, function in iter_functions(request):
-            for name in self.fields:
-                if function.get(name) is not None:
-                    yield f"{path}.{name}", f"the function has the field {name}, which is refused here; leave it out"
-
-
 def iter_functions(request: RequestView) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and value of each function that is offered, in the form of Chat Completions."""
     for index, tool in enumerate(request.get_list("tools")):
@@ -258,6 +238,8 @@ class ToolNames(Requirement, frozen=True, kw_only=True):
     """The form of the names of functions; renamed as calls are by normalization."""
 
     rule: ClassVar[str] = "tool-names"
+    # The new name depends on those of all tools, and is the one that normalization gives to calls.
+    mended_like: ClassVar[str] = "tool-names"
     pattern: str
     """Regular expression for a whole name, without its length."""
     form: str
