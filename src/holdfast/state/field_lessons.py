@@ -17,6 +17,8 @@ FieldAction: TypeAlias = Literal["drop", "fill", "cap", "rename", "beta"]
 name in ``value`` · ask without the beta feature ``value``."""
 ANY_ELEMENT = "*"
 """A step of a path that stands for every element of a list."""
+ONLY_EMPTY = "null"
+"""``FieldLesson.value`` of a field that is left out only where it is empty."""
 MAX_FIELD_LESSONS = 64
 """Lessons that are kept for one model; the oldest go first. More than a body of any of the four APIs has options."""
 
@@ -32,7 +34,10 @@ class FieldLesson(Struct, frozen=True, omit_defaults=True):
     beside: str = ""
     """Another field that the field's object must have; empty for none."""
     value: str = ""
+    """By action: the JSON to fill in, the new name of the field, or the beta. A dropped field has ``ONLY_EMPTY`` if it is
+    left out only where it is empty."""
     limit: int = 0
+    """The most that a number may be; 0 for any action but ``cap``."""
     server: str = ""
     """Address of the server that refused the field, without anything secret; empty if it is not known."""
     learned_at: int = 0
@@ -97,6 +102,8 @@ def stamp_field_lessons(lessons: Iterable[FieldLesson], server: str, learned_at:
 def describe_field_lesson(lesson: FieldLesson) -> str:
     """Return what is done about the field, as the end of a sentence that begins with the field's name."""
     match lesson.action:
+        case "drop" if lesson.value == ONLY_EMPTY:
+            return f"`{lesson.place}` is left out where it is empty"
         case "drop":
             return f"`{lesson.place}` is left out"
         case "fill":

@@ -15,7 +15,7 @@ from holdfast.providers.requests.adapt_body import (
     make_field_lessons,
     remove_betas,
 )
-from holdfast.state.field_lessons import FieldLesson
+from holdfast.state.field_lessons import ONLY_EMPTY, FieldLesson, describe_field_lesson
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"store":1}'}}
 CHAT = {
@@ -233,3 +233,9 @@ def test_field_lessons_keep_what_was_said_and_are_idempotent(fields):
     adapted = apply_field_lessons(data, lessons)
     assert _strip_optional(json.loads(adapted)) == _strip_optional(CHAT)
     assert apply_field_lessons(adapted, lessons) == adapted
+
+
+def test_describe_field_lesson_tells_that_only_empty_fields_are_left_out():
+    """Calls of tools are kept where there are any, and the user is not told otherwise."""
+    lesson = FieldLesson("drop", ("messages", "*", "tool_calls"), ("",), value=ONLY_EMPTY)
+    assert describe_field_lesson(lesson) == "`messages[].tool_calls` is left out where it is empty"

@@ -23,7 +23,7 @@ from holdfast.providers.common.json.raw_json import (
     replace_json_fields,
 )
 from holdfast.providers.errors.named_fields import NamedField
-from holdfast.state.field_lessons import ANY_ELEMENT, FieldLesson, add_field_lessons
+from holdfast.state.field_lessons import ANY_ELEMENT, ONLY_EMPTY, FieldLesson, add_field_lessons
 
 Path: TypeAlias = tuple[str, ...]
 JsonObject: TypeAlias = Mapping[str, Any]
@@ -53,8 +53,6 @@ _EMPTY_ONLY_FIELDS = frozenset({"toolcalls", "functioncall", "name"})
 _CLOSED_STEPS = frozenset({"arguments", "args", "parameters", "inputschema", "schema", "jsonschema", "properties"})
 """Objects whose fields are the client's own words; nothing inside is changed."""
 _EMPTY_VALUES = frozenset({b"null", b"[]", b"{}", b'""'})
-_ONLY_EMPTY = "null"
-"""``FieldLesson.value`` of a field that is left out only where it is empty."""
 _EMPTY_SCHEMA = '{"type":"object","properties":{}}'
 _BLANK = '" "'
 """Kimi refuses an empty ``reasoning_content`` and takes a space; DeepSeek takes both (deer-flow#3043, openclaw#73417).
@@ -133,7 +131,7 @@ def _make_drop(named_field: NamedField, request: JsonObject) -> Iterator[FieldLe
     if name in _NEEDED_INNER_FIELDS or path[-1] == ANY_ELEMENT:
         return
     is_message_name = name == "name" and len(path) == 3 and kinds[0] in {"user", "system", "developer", "assistant"}
-    value = _ONLY_EMPTY if name in _EMPTY_ONLY_FIELDS and not is_message_name else ""
+    value = ONLY_EMPTY if name in _EMPTY_ONLY_FIELDS and not is_message_name else ""
     yield FieldLesson("drop", path, kinds, value=value)
 
 
@@ -401,7 +399,7 @@ def _change_field(raw: JsonBytes, fields: Mapping[str, Raw], name: str, lesson: 
     body = bytes(raw)
     match lesson.action:
         case "drop":
-            is_kept = value is None or (lesson.value == _ONLY_EMPTY and bytes(value) not in _EMPTY_VALUES)
+            is_kept = value is None or (lesson.value == ONLY_EMPTY and bytes(value) not in _EMPTY_VALUES)
             return raw if is_kept else remove_json_fields(body, fields, (name,))
         case "rename":
             if value is None:
