@@ -34,7 +34,7 @@ class FieldLesson(Struct, frozen=True, omit_defaults=True):
     beside: str = ""
     """Another field that the field's object must have; empty for none."""
     value: str = ""
-    """By action: the JSON to fill in, the new name of the field, or the beta. A dropped field has ``ONLY_EMPTY`` if it is
+    """By action: the JSON to fill in, the new name of the field, or the beta. For ``drop``, ``ONLY_EMPTY`` if it is
     left out only where it is empty."""
     limit: int = 0
     """The most that a number may be; 0 for any action but ``cap``."""
