@@ -27,6 +27,7 @@ from holdfast.normalize.correct_media import (
     explain_media_correction,
     rewrite_result_raw,
 )
+from holdfast.normalize.item_forms import correct_item_form
 from holdfast.normalize.returned_reasoning import REASONING_RULE, move_reasoning_field
 from holdfast.normalize.tracked_messages import EditReason, TrackedMessage
 from holdfast.state.dialect import Dialect
@@ -354,7 +355,7 @@ def _clean_text_part(part: Text, dialect: Dialect, _role: str) -> Text | None:
     return Text(part.text)
 
 
-def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinking | None:
+def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Part | None:
     """Return signed thinking of this model unchanged; anything else cannot be verified by its provider and goes."""
     if role != "assistant" and not dialect.allows_thinking_in_any_role:
         return None
@@ -366,7 +367,8 @@ def _clean_thinking_part(part: Thinking, dialect: Dialect, role: str) -> Thinkin
         return None
     if not can_send_signature(signature, dialect):
         return None
-    return move_reasoning_field(part, dialect)
+    reasoning = move_reasoning_field(part, dialect)
+    return None if reasoning is None else correct_item_form(reasoning, dialect)
 
 
 def _clean_media_part(part: Media, dialect: Dialect, role: str) -> Media | Text:
@@ -408,7 +410,7 @@ def _can_fetch_url(url: str, dialect: Dialect) -> bool:
 
 def _clean_opaque_part(part: Opaque, dialect: Dialect, role: str) -> Part | None:
     if _is_opaque_accepted(part, dialect, role):
-        return part
+        return correct_item_form(part, dialect)
     if role == "assistant" and (words := _get_refusal_words(part)):
         return Text(words)
     # A user's part is something that they attached; a line says so. Other roles' parts are provider data.

@@ -11,6 +11,17 @@ NO_LIMIT = 1 << 53
 """A limit that is not known. No size reaches it, and it is small enough for a JSON number to hold exactly."""
 
 
+class ItemForm(Struct, frozen=True, omit_defaults=True):
+    """How an item of an answer comes back in a request, where that is not how the answer had it."""
+
+    answer_fields: tuple[str, ...] = ()
+    """Fields that only answers have; they are left out, unless they are null."""
+    defaults: dict[str, str] = {}
+    """Fields that a request must have, with the JSON to put in where one is missing."""
+    action_types: tuple[str, ...] = ()
+    """The only types that the item's ``action`` may have; an item with another one is left out. Empty means any."""
+
+
 class Dialect(Struct, frozen=True, omit_defaults=True):
     """What one API accepts, for one family of models. The defaults are the strictest values, for unknown servers."""
 
@@ -124,6 +135,8 @@ class Dialect(Struct, frozen=True, omit_defaults=True):
 
     A kind that ends in a dot stands for all that begin with it.
     """
+    item_forms: dict[str, ItemForm] = {}
+    """By kind of opaque part (``reasoning`` for thinking): the form in which the part comes back."""
     refused_result_kinds: tuple[str, ...] = ()
     """Further kinds of opaque parts that a result may not contain."""
     allowed_kinds_by_role: dict[str, tuple[str, ...]] = {}

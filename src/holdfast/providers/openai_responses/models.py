@@ -7,7 +7,16 @@ from msgspec.structs import replace
 from holdfast.providers.common.media_faults import COMMON_IMAGE_TYPES
 from holdfast.providers.common.openai.models import is_openai_model
 from holdfast.providers.openai_responses.items import API_NAME
-from holdfast.state.dialect import Dialect
+from holdfast.state.dialect import Dialect, ItemForm
+
+_ITEM_FORMS = {
+    "image_generation_call": ItemForm(
+        answer_fields=("action", "background", "output_format", "quality", "revised_prompt", "size"),
+    ),
+    "reasoning": ItemForm(answer_fields=("status",), defaults={"summary": "[]"}),
+    "web_search_call": ItemForm(action_types=("search", "open_page", "find_in_page", "find")),
+}
+"""What answers have and requests may not; sources at the rules ``output-fields``, ``reasoning-status`` and others."""
 
 _RESPONSES_DIALECT = Dialect(
     API_NAME,
@@ -37,6 +46,7 @@ _RESPONSES_DIALECT = Dialect(
     allows_trailing_space=True,
     image_types=COMMON_IMAGE_TYPES,
     needs_registered_image_types=False,
+    item_forms=_ITEM_FORMS,
     max_images=500,
     max_bytes=50_000_000,
 )

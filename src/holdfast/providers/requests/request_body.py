@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 from msgspec.json import Decoder
 from msgspec.structs import replace
@@ -258,14 +259,37 @@ def _drop_parts_client_omits(spec: ApiSpec, message: Message, base: Raw | None) 
         base_elements = decode_json(_RAW_LIST_DECODER, b"[%b]" % base, "the base message")
     if message.role == "assistant" and any(map(_can_be_omitted_by_client, message.parts)):
         sent_bytes: set[bytes] = set()
+        sent_items: set[object] = set()
         for element in base_elements:
-            sent_bytes.update(bytes(part.raw or b"") for part in spec.decode_message(element).parts)
+            sent_parts = spec.decode_message(element).parts
+            sent_bytes.update(bytes(part.raw or b"") for part in sent_parts)
+            sent_items.update(map(_get_reasoning_item, sent_parts))
+        sent_items.discard(None)
         kept_parts = []
         for part in message.parts:
-            if not _can_be_omitted_by_client(part) or bytes(part.raw or b"") in sent_bytes:
+            is_sent = bytes(part.raw or b"") in sent_bytes or _get_reasoning_item(part) in sent_items
+            if is_sent or not _can_be_omitted_by_client(part):
                 kept_parts.append(part)
         message = Message(message.role, tuple(kept_parts))
     return message, base if len(base_elements) == 1 else None
+
+
+def _get_reasoning_item(part: Part) -> object:
+    """Return what tells an item of reasoning from others whatever its form is, or None for any other part."""
+    if not isinstance(part, Thinking) or part.raw is None:
+        return None
+    try:
+        id_ = _ITEM_ID_DECODER.decode(part.raw).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return (id_, part.text, part.signature) if id_ else None
+
+
+class _ItemId(msgspec.Struct):
+    id: str = ""
+
+
+_ITEM_ID_DECODER = Decoder(_ItemId)
 
 
 def _can_be_omitted_by_client(part: Part) -> bool:
