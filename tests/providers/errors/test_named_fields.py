@@ -52,6 +52,15 @@ REFUSED = {
     "Failed to deserialize the JSON body into the target type: unknown field `metadata`, expected `a`": "metadata",
     "Additional properties are not allowed ('store' was unexpected)": "store",
 }
+NVIDIA = {"Validation: Unsupported parameter(s): reasoning_budget": "reasoning_budget"}
+REFUSED |= NVIDIA | {
+    "unsupported chat completion parameter: prompt_cache_options": "prompt_cache_options",
+    "Unrecognized key(s) in object: 'prompt_cache_key'": "prompt_cache_key",
+    "body -> presence_penalty\n  Extra inputs are not permitted (type=extra_forbidden)": "presence_penalty",
+    "body -> messages -> 2 -> name\n  extra fields not permitted (type=value_error.extra)": "messages.2.name",
+    "1 validation error for ChatCompletionRequest\nthinking\n  Extra inputs are not permitted [type=extra_forbidden,"
+    " input_value={'type': 'enabled'}, input_type=dict]\n    For further information visit": "thinking",
+}
 MISSING = {
     "Missing required parameter: 'input[3].summary'.": ("input.3.summary", ""),
     "tools.0.custom.input_schema: Field required": ("tools.0.custom.input_schema", ""),
@@ -60,6 +69,11 @@ MISSING = {
         "reasoning_content",
         "tool_calls",
     ),
+    "Missing `reasoning_content` field in the assistant message at message index 4. For more information": (
+        "reasoning_content",
+        "",
+    ),
+    "body -> messages -> 1 -> content\n  field required (type=value_error.missing)": ("messages.1.content", ""),
     "invalid params, function parameters is empty (2013)": ("tools.0.function.parameters", ""),
 }
 CAPS = {
@@ -162,6 +176,43 @@ def test_find_named_fields_reads_every_field_of_a_refusal():
     assert list_fields(text) == [("refused", "a.b", ""), ("refused", "store", "")]
 
 
+def test_find_named_fields_reads_lists_of_fields():
+    """NVIDIA lists fields in one line, or in lines of their own; neither is an error about a key ("forbidden")."""
+    listed = "Validation: Unsupported parameter(s): `store`, `prompt_cache_key`"
+    assert [path for _, path, _ in list_fields(listed)] == ["store", "prompt_cache_key"]
+    lines = [f"body -> {name}\n  Extra inputs are not permitted (type=extra_forbidden)" for name in ("store", "n")]
+    body = json.dumps({"error": "\n".join(lines)}).encode()
+    assert [path for _, path, _ in list_fields(body=body, status=422)] == ["store", "n"]
+    quoted = "NvidiaException - data:" + json.dumps({"status": 422, "detail": "\n".join(lines)})
+    assert [path for _, path, _ in list_fields(quoted)] == ["store", "n"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("unsupported_parameter", "refused"),
+        ("unknown_parameter", "refused"),
+        ("unrecognized_request_argument", "refused"),
+        ("missing_required_parameter", "missing"),
+    ],
+)
+def test_find_named_fields_reads_codes_with_a_field_in_any_language(code, kind):
+    """A code says what is wrong with ``param`` where no words are known; known words come first, having the place."""
+    error = {"message": "Ce champ pose problème.", "code": code, "param": "input[3].summary"}
+    assert list_fields(body=json.dumps({"error": error}).encode()) == [(kind, "input.3.summary", "")]
+    worded = {**error, "message": "Unsupported parameter: 'top_p' is not supported with this model."}
+    assert list_fields(body=json.dumps({"error": worded}).encode()) == [("refused", "top_p", "")]
+    other = {**error, "code": "invalid_value"}
+    assert list_fields(body=json.dumps({"error": other}).encode()) == []
+
+
+def test_find_named_fields_reads_a_cap_that_stands_in_param():
+    """A gateway put OpenAI's sentence into ``param``; a name there is still no sentence."""
+    sentence = "max_tokens is too large: 1048576. This model supports at most 131072 completion tokens"
+    body = {"error": {"message": "Param Incorrect", "param": sentence, "code": "400"}}
+    assert list_fields(body=json.dumps(body).encode()) == [("capped", "max_tokens", 131_072)]
+
+
 def test_find_named_fields_reads_betas_and_new_names():
     """Betas are read by name, or without one; a field with a new name is told with it."""
     text = "Unexpected value(s) `context-1m-2025-08-07`, `b-2` for the `anthropic-beta` header. Please consult"
@@ -185,7 +236,7 @@ def test_read_named_fields_reads_any_text(text):
         assert field.path or field.kind == "beta"
 
 
-@pytest.mark.parametrize("unit", ["_", "a", "a.", "a[", "a/", "#", "a and ", "'a' "])
+@pytest.mark.parametrize("unit", ["_", "a", "a.", "a[", "a/", "#", "a and ", "'a' ", "\n a", "a -> ", "\n "])
 def test_read_named_fields_takes_time_in_proportion_to_the_text(unit):
     """Eight times the text takes about eight times as long, not 64 times: the longest names are no trap."""
 

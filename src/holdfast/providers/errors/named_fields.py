@@ -25,8 +25,11 @@ _MAX_FIELDS = 8
 """Fields that one refusal may name. Bedrock and Cerebras list each; more would be a server of another API."""
 _MAX_TEXT_CHARS = 4_000
 """Characters of each text that are read; what follows quotes the request."""
+_SILENT_FIELDS = frozenset({"input", "ctx", "param", "type", "code", "loc", "failed_generation"})
+"""Fields of an error that say nothing about what happened in words of the server."""
 _MAX_DEPTH = 8
 _MAX_LIST = 40
+_PLAIN_NAME = re.compile(r"[A-Za-z_$][\w$.\[\]/-]{0,199}")
 MIN_OUTPUT_CAP = 16
 """A cap below this is not the largest answer of a model but another number of the text."""
 
@@ -60,6 +63,9 @@ def find_named_fields(report: ErrorReport, kind: str, output_cap: int | None = N
     for named_field in _iter_named_fields(report):
         if named_field not in found:
             found.append(named_field)
+    if not found:
+        # A field in the text may have a better place, or a new name; the code and its field need no words.
+        found += dict.fromkeys([*_iter_coded_fields(report.body, _MAX_DEPTH), *_iter_coded_fields(report.message, 1)])
     has_cap = any(named_field.kind == "capped" for named_field in found)
     if output_cap is not None and output_cap >= MIN_OUTPUT_CAP and not has_cap:
         found.append(NamedField("capped", ("max_tokens",), output_cap))
@@ -72,6 +78,40 @@ def _iter_named_fields(report: ErrorReport) -> Iterator[NamedField]:
             yield from _read_located_error(located_error)
         for text in _iter_texts(value, _MAX_DEPTH):
             yield from read_named_fields(text)
+
+
+# -- errors with a code and a field of their own -----------------------------------------------------------------------
+
+
+_KIND_BY_CODE: Mapping[str, NamedFieldKind] = {
+    "unknown_parameter": "refused",
+    "unsupported_parameter": "refused",
+    "unrecognized_request_argument": "refused",
+    "missing_required_parameter": "missing",
+}
+"""OpenAI's codes beside ``param``, which servers repeat with words of their own: ``unknown_parameter``
+(pydantic-ai#3653), ``unsupported_parameter`` (vscode-copilot-release#8929), ``missing_required_parameter``
+(codex#6934), ``unrecognized_request_argument`` (Azure: Menci/Floway#157, 2026-07-08)."""
+
+
+def _iter_coded_fields(value: Any, depth: int) -> Iterator[NamedField]:
+    """Yield the fields of errors whose code says what is wrong with ``param``, whatever the language of the text."""
+    if depth <= 0:
+        return
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        yield from _iter_coded_fields(_parse_json(value), depth - 1)
+    elif isinstance(value, Mapping):
+        kind = _KIND_BY_CODE.get(str(value.get("code", "")))
+        field = value.get("param")
+        path = split_field_path(field) if kind is not None and isinstance(field, str) else ()
+        if kind is not None and path and _PLAIN_NAME.fullmatch(str(field)):
+            yield NamedField(kind, path)
+        for inner in value.values():
+            if not isinstance(inner, str) or inner.lstrip().startswith(("{", "[")):
+                yield from _iter_coded_fields(inner, depth - 1)
+    elif isinstance(value, list | tuple):
+        for inner in value[:_MAX_LIST]:
+            yield from _iter_coded_fields(inner, depth - 1)
 
 
 # -- errors with a path of their own -----------------------------------------------------------------------------------
@@ -124,8 +164,10 @@ def _iter_texts(value: Any, depth: int) -> Iterator[str]:
             yield from _iter_texts(parsed, depth - 1)
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            # `input` and `ctx` quote the request, whose words must not be read as an error.
-            if str(name).lower() not in {"input", "ctx", "param", "type", "code", "loc", "failed_generation"}:
+            # `input` and `ctx` quote the request, whose words must not be read as an error. A gateway put the whole
+            # message into `param`, which else holds a name (AQBot#93, 2026-05-22).
+            is_sentence = name == "param" and isinstance(inner, str) and " " in inner
+            if is_sentence or str(name).lower() not in _SILENT_FIELDS:
                 yield from _iter_texts(inner, depth - 1)
     elif isinstance(value, list | tuple):
         for inner in value[:_MAX_LIST]:
@@ -161,9 +203,11 @@ _REFUSED_PATTERNS = tuple(
     for pattern in (
         # OpenAI, both APIs: "Unknown parameter: 'input[2].action'." (gajae-code#1688); "Unsupported parameter:
         # 'temperature' is not supported with this model." (khoj#1377). Rust servers: "unknown field `x`, expected …".
+        # A gateway: "unsupported chat completion parameter: prompt_cache_options" (omi#10483, 2026-07-24).
         (
-            rf"\b(?:unknown|unsupported|unrecogni[sz]ed|unexpected) (?:request )?(?:parameter|field|argument|key"
-            rf"|property|keyword argument)s?(?: supplied)?(?: name)?:? {_QUOTED_NAME}{_END}(?! (?:value|must))"
+            rf"\b(?:unknown|unsupported|unrecogni[sz]ed|unexpected) (?:request |chat completion )?"
+            rf"(?:parameter|field|argument|key|property|keyword argument)s?(?: supplied)?(?: name)?:? {_QUOTED_NAME}"
+            rf"{_END}(?! (?:value|must))"
         ),
         # Groq: "property 'store' is unsupported, did you mean 'stop'?" (chatbot#21). Cerebras: "property
         # 'messages.2.assistant.reasoning_content' is unsupported" (qwen-code#11045, 2026-09-04).
@@ -191,8 +235,27 @@ _REFUSED_PATTERNS = tuple(
         rf"\badditional properties are not allowed {_QUOTED_NAME}{_END} was unexpected",
     )
 )
-_LISTED_REFUSED = re.compile(r"\bunrecognized request arguments? supplied: (?P<names>\w+(?:, \w+)*)", re.IGNORECASE)
-"""OpenAI and Azure: "Unrecognized request arguments supplied: store, metadata"."""
+_LISTED_REFUSED = re.compile(
+    # OpenAI and Azure: "Unrecognized request arguments supplied: store, metadata". NVIDIA: "Validation: Unsupported
+    # parameter(s): `prompt_cache_key`" (opencode#45113, 2026-09-11; free-claude-code#127 without backticks). Servers
+    # with Zod 3 (its own text): "Unrecognized key(s) in object: 'a', 'b'".
+    r"\b(?:unrecogni[sz]ed request arguments? supplied"
+    r"|(?:unsupported|unrecogni[sz]ed|unknown) (?:parameter|field|argument|key)\(s\)(?: in object)?)"
+    r": (?P<names>[`'\"]?\w{1,200}[`'\"]?(?:, ?[`'\"]?\w{1,200}[`'\"]?){0,20})",
+    re.IGNORECASE,
+)
+_NEW_LINE = r"(?:\n|\\n)"
+"""A line break, or one that is escaped because a server quotes another one's JSON."""
+_FIELD_LINE = (
+    rf"(?:^|\"|{_NEW_LINE})[ \t]{{0,8}}(?P<field>[A-Za-z_$][\w$.\[\]-]{{0,199}}(?: -> [\w$.\[\]-]{{1,200}}){{0,20}})"
+)
+_REFUSED_LINE = re.compile(
+    # Pydantic's own list, a field to a line and the reason under it: "body -> presence_penalty\n  Extra inputs are not
+    # permitted (type=extra_forbidden)" (NVIDIA: kilocode#9652, 2026-04-29; litellm#4558).
+    rf"{_FIELD_LINE}{_NEW_LINE}[ \t]{{1,8}}extra (?:inputs are|fields) not permitted",
+    re.IGNORECASE,
+)
+_MISSING_LINE = re.compile(rf"{_FIELD_LINE}{_NEW_LINE}[ \t]{{1,8}}field required\b", re.IGNORECASE)
 _PLACED_REFUSED = re.compile(
     # Groq, in a message: "'messages.2' : for 'role:assistant' the following must be satisfied[('messages.2' :
     # property 'reasoning_content' is unsupported)]" (freellmapi#1070, 2026-08-30).
@@ -215,6 +278,9 @@ _MISSING_PATTERNS = tuple(
     for pattern in (
         # OpenAI Responses: "Missing required parameter: 'input[3].summary'." (opencodex#4673, 2026-09-15)
         rf"\bmissing required (?:parameter|field|property|key)s?:? {_QUOTED_NAME}{_END}",
+        # DeepSeek: "Missing `reasoning_content` field in the assistant message at message index 4." (continue#10193,
+        # 2026-02-04; aider-desk#529)
+        rf"\bmissing {_QUOTED_NAME}{_END} field in the assistant message",
         # Anthropic, Bedrock, vLLM: "tools.0.custom.input_schema: Field required"
         rf"(?:^|[\s:,;]){_QUOTED_NAME}{_END}: field required",
         # DeepSeek: "The `reasoning_content` in the thinking mode must be passed back to the API." (waveterm#3266)
@@ -292,6 +358,8 @@ def _read_missing(text: str) -> Iterator[NamedField]:
     for pattern in _MISSING_PATTERNS:
         for match in pattern.finditer(text):
             yield NamedField("missing", split_field_path(match["field"]))
+    for match in _MISSING_LINE.finditer(text):
+        yield NamedField("missing", _split_field_line(match["field"]))
     if _EMPTY_PARAMETERS.search(text):
         yield NamedField("missing", ("tools", "0", "function", "parameters"))
 
@@ -304,7 +372,9 @@ def _read_refused(text: str) -> Iterator[NamedField]:
         path = (*split_field_path(match["parent"] or ""), *split_field_path(match["field"]))
         found.append(NamedField("refused", path))
     for match in _LISTED_REFUSED.finditer(text):
-        found += [NamedField("refused", (name,)) for name in match["names"].split(", ")]
+        found += [NamedField("refused", (name.strip(" `'\""),)) for name in match["names"].split(",")]
+    for match in _REFUSED_LINE.finditer(text):
+        found.append(NamedField("refused", _split_field_line(match["field"])))
     # The wider patterns would read the same fields without their places.
     patterns = () if found else _REFUSED_PATTERNS
     for pattern in patterns:
@@ -319,6 +389,11 @@ def split_field_path(text: str) -> tuple[str, ...]:
     while steps and steps[0].lower() in _GENERIC_STEPS:
         del steps[0]
     return tuple(steps)
+
+
+def _split_field_line(text: str) -> tuple[str, ...]:
+    """Split a path as Pydantic 1 and NVIDIA write it: ``body -> messages -> 0 -> name``."""
+    return split_field_path(text.replace(" -> ", "/"))
 
 
 def _read_caps(text: str) -> Iterator[NamedField]:

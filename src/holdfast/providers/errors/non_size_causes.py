@@ -21,7 +21,7 @@ PAYMENT_CODES: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
 _REFUSAL_CODES: tuple[tuple[re.Pattern[str], VerdictKind], ...] = (
     (re.compile(r"ratelimit|throttl|toomanyrequests|resourceexhausted|requestlimit"), "rate_limit"),
     (re.compile(r"overloaded|unavailable|slowdown|modelnotready"), "overloaded"),
-    (re.compile(r"auth|apikey|permission|accessdenied|expiredtoken|forbidden"), "auth"),
+    (re.compile(r"auth|apikey|permission|accessdenied|expiredtoken|(?<!extra)forbidden"), "auth"),
 )
 NON_SIZE_CODES = (*PAYMENT_CODES, *_REFUSAL_CODES)
 """Normalized error codes that never mean a request is too large."""

@@ -457,7 +457,7 @@ AUTH_ERROR = _join_alternatives(
     r"(?:invalid|incorrect|missing|expired|no|wrong|bad) (?:\w+[ -]){0,2}(?:api[ -_]?key|"
     r"token provided|credentials?|authentication|auth)",
     r"unauthori[sz]ed|authenticat|api[ _-]key (?:is )?(?:not valid|invalid|expired|missing|"
-    r"required)|permission|forbidden|access denied|not authorized",
+    r"required)|permission|(?<!extra_)forbidden|access denied|not authorized",
     r"security token|x-api-key|user location|access token (?:is )?(?:invalid|expired)|access_denied",
     r"not available in your (?:country|region)|unsupported_country",
 )
