@@ -39,7 +39,7 @@ _CHECKED_PLACEHOLDER = SizedMessage(Message.from_text("user", "(what was judged 
 _MODEL_OPTION_RULES = frozenset(
     f"{api}.{rule}"
     for api in ("openai-chat", "openai-responses")
-    for rule in ("model-sampling", "model-effort", "model-tools", "cache-retention", "service-tier")
+    for rule in ("model-sampling", "model-limit", "model-effort", "model-tools", "cache-retention", "service-tier")
 )
 """Rules about options that not every model of OpenAI's takes."""
 _GEMINI_OPTION_RULES = frozenset({"gemini.server-side-tools", "gemini.thinking-level"})

@@ -14,7 +14,9 @@ from holdfast.providers.dialects.requirements.requirement import Requirement
 from holdfast.providers.rules.envelope import RequestView
 from holdfast.providers.rules.rule import Violations
 
-_RULES_BY_MODEL = frozenset({"model-sampling", "model-effort", "model-tools", "cache-retention", "service-tier"})
+_RULES_BY_MODEL = frozenset(
+    {"model-sampling", "model-limit", "model-effort", "model-tools", "cache-retention", "service-tier"}
+)
 """OpenAI's rules about its models, which the name of a deployment does not tell."""
 _LITELLM = "BerriAI/litellm 1.110 leaves it out for Azure, 2026-11"
 

@@ -64,6 +64,7 @@ def _build_chat_rules(_model: str) -> ProviderRules:
                 "images",
                 "sampling",
                 "model-sampling",
+                "model-limit",
                 "model-effort",
                 "model-tools",
                 "cache-retention",

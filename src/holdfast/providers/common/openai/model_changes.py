@@ -15,6 +15,8 @@ from holdfast.providers.common.option_changes import OptionChange
 
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
 """The entry of ``include`` in Responses that asks for log probabilities."""
+LIMIT_FIELD, OLD_LIMIT_FIELD = "max_completion_tokens", "max_tokens"
+"""The limit of an answer in Chat Completions; reasoning models refuse the older name."""
 _CHAT_EFFORT_PATH = "reasoning_effort"
 _RESPONSES_EFFORT_PATH = "reasoning.effort"
 
@@ -31,6 +33,7 @@ def find_chat_model_changes(fields: Mapping[str, Any], model: str, _version: str
     else:
         changes += _find_effort_changes(traits.get_efforts(is_chat=True), _CHAT_EFFORT_PATH, effort, model)
     changes += _find_sampling_changes(traits, fields, effort, model)
+    changes += _find_limit_changes(fields, model)
     return (*changes, *_find_cache_changes(traits, fields, model), *_find_tier_changes(traits, fields, model))
 
 
@@ -84,6 +87,17 @@ def _find_effort_changes(efforts: tuple[str, ...], path: str, effort: object, mo
     if nearest:
         note = f"{path} {effort!r}: set to {nearest}, {model} has {', '.join(efforts)}"
         yield OptionChange("model-effort", path, nearest, note)
+
+
+def _find_limit_changes(fields: Mapping[str, Any], model: str) -> Iterator[OptionChange]:
+    """Yield the changes that give the limit of an answer the name that reasoning models know."""
+    limit = fields.get(OLD_LIMIT_FIELD)
+    if limit is None:
+        return
+    yield OptionChange("model-limit", OLD_LIMIT_FIELD, None, f"{OLD_LIMIT_FIELD}: left out, {model} does not take it")
+    if fields.get(LIMIT_FIELD) is None:
+        note = f"{LIMIT_FIELD}: set to {limit}, which {OLD_LIMIT_FIELD} was"
+        yield OptionChange("model-limit", LIMIT_FIELD, limit, note)
 
 
 def _find_sampling_changes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.providers.common.openai.model_changes import LIMIT_FIELD, OLD_LIMIT_FIELD
 from holdfast.providers.common.openai.model_rules import (
     OPENAI_MODEL_SOURCES,
     OPENAI_NOVEMBER_DOCS,
@@ -56,6 +57,8 @@ _FOREIGN_FIELDS = (
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
 _MAX_STOPS = 4
 _REASONING_MODELS = "o-series, gpt-5 and later"
+# The reference says so of the o-series; gpt-5 to 5.4: llm-gateway#1849, copilot-eclipse-feedback#170, jcode#190 (2026).
+_LIMIT_SOURCE = "OpenAI's API reference, max_tokens"
 
 
 def _check_foreign_fields(request: ChatView) -> Violations:
@@ -152,6 +155,12 @@ def _check_model_sampling(request: ChatView) -> Violations:
     return check_model_sampling(request, request.body.get("reasoning_effort"))
 
 
+def _check_model_limit(request: ChatView) -> Violations:
+    """The limit of an answer has the name max_completion_tokens for a model that reasons."""
+    if get_openai_traits(request.model) is not None and request.body.get(OLD_LIMIT_FIELD) is not None:
+        yield f"$.{OLD_LIMIT_FIELD}", f"{request.model} does not take {OLD_LIMIT_FIELD}; send {LIMIT_FIELD}"
+
+
 def _check_model_effort(request: ChatView) -> Violations:
     """The reasoning effort is one that the model has in Chat Completions."""
     return check_model_effort(request, "$.reasoning_effort", request.body.get("reasoning_effort"), is_chat=True)
@@ -221,6 +230,7 @@ OPTION_RULES: tuple[Rule, ...] = (
     Rule("openai-chat.stop", _check_stop_sequences, "documented", OPENAI_DOCS),
     Rule("openai-chat.stream-options", _check_stream_options, "documented", OPENAI_DOCS),
     Rule("openai-chat.model-sampling", _check_model_sampling, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
+    Rule("openai-chat.model-limit", _check_model_limit, "documented", _LIMIT_SOURCE, _REASONING_MODELS),
     Rule("openai-chat.model-effort", _check_model_effort, "observed", OPENAI_MODEL_SOURCES, _REASONING_MODELS),
     Rule("openai-chat.model-tools", _check_model_tools, "observed", OPENAI_MODEL_SOURCES, "gpt-5.4 and later"),
     Rule("openai-chat.cache-retention", _check_cache_retention, "observed", OPENAI_MODEL_SOURCES, "gpt-5.5 and later"),

@@ -71,6 +71,9 @@ RULE_WORDINGS: dict[str, str] = {
         " '^[a-zA-Z0-9_-]+$'."
     ),
     "openai-chat.model-sampling": "Unsupported parameter: '{path}' is not supported with this model.",
+    "openai-chat.model-limit": (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    ),
     "openai-chat.cache-retention": "This model is compatible only with 24h extended prompt caching",
     "openai-chat.media-bytes": (
         "The image data you provided does not represent a valid image. Please check your input and try again."
@@ -155,6 +158,7 @@ OPENAI_ERROR_CODES: dict[str, str] = {
     "openai-responses.reasoning-unit": "",
     "openai-responses.unique-ids": "",
     "openai-chat.model-sampling": "unsupported_parameter",
+    "openai-chat.model-limit": "unsupported_parameter",
     "openai-chat.model-effort": "unsupported_value",
     "openai-chat.model-tools": "",
     "openai-chat.cache-retention": "invalid_parameter",

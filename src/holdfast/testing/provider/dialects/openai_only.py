@@ -5,6 +5,7 @@ from __future__ import annotations
 OPENAI_MODEL_RULES = frozenset(
     {
         "openai-chat.model-sampling",
+        "openai-chat.model-limit",
         "openai-chat.model-effort",
         "openai-chat.model-tools",
         "openai-chat.cache-retention",
