@@ -20,6 +20,12 @@ OLD_CALL_FIELD = "function_call"
 OLD_RESULT_ROLE = "function"
 """The role of a result in the old form."""
 _OLD_CALL_KIND = f"message.{OLD_CALL_FIELD}"
+_MEDIA_PART_TYPES = frozenset(
+    {"image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "input_file", "document"}
+)
+_MAX_MEDIA_CHARS = 500
+"""Characters up to which a media part is an address or an id; no picture worth seeing is smaller. Chosen by judgement.
+"""
 _UNREADABLE_CALL_LABEL = "[Call of a function]"
 
 
@@ -70,7 +76,7 @@ def rewrite_old_calls(messages: Sequence[Message], make_id: Callable[[str], str]
             rewritten.append(Message("user", (Text(_retell_result(old_result)),)))
             continue
         open_calls.remove(call)
-        text = _join_texts(old_result.content)
+        text = join_result_texts(old_result.content)
         content = (Text(text),) if text else ()
         rewritten.append(Message("tool", (ToolResult(call.id, call.name, content),)))
     return rewritten
@@ -127,21 +133,31 @@ def _find_open_call(open_calls: Sequence[ToolCall], name: str) -> ToolCall | Non
     return None
 
 
-def _join_texts(content: Any) -> str:
-    """Return the text of a content: a string, or a list of parts; anything else as JSON."""
+def join_result_texts(content: Any) -> str:
+    """Return the content of a result as one text: a string, or a list of parts; anything else as JSON.
+
+    A line stands for the bytes of an image, a file or a sound, which would be noise as text; an address is kept.
+    """
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    texts: list[str] = []
-    for part in content if isinstance(content, list) else [content]:
-        text = part.get("text") if isinstance(part, dict) else part
-        texts.append(text if isinstance(text, str) else msgspec.json.encode(part).decode())
-    return "\n".join(texts)
+    return "\n".join([_render_part(part) for part in (content if isinstance(content, list) else [content])])
+
+
+def _render_part(part: Any) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    if isinstance(text, str):
+        return text
+    encoded = msgspec.json.encode(part).decode()
+    is_media = isinstance(part, dict) and part.get("type") in _MEDIA_PART_TYPES
+    if is_media and len(encoded) > _MAX_MEDIA_CHARS:
+        return f"[{part['type']} left out: a result of the role {OLD_RESULT_ROLE} has text alone]"
+    return encoded
 
 
 def _retell_result(old_result: _OldMessage) -> str:
     name = f" {old_result.name}" if old_result.name else ""
     label = f"[Result of the function{name}, whose call is not here]"
-    text = _join_texts(old_result.content)
+    text = join_result_texts(old_result.content)
     return f"{label}\n{text}" if text else label

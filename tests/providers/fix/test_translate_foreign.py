@@ -381,6 +381,24 @@ def test_fix_request_turns_an_unmatched_function_result_into_text(before):
     assert "REAL" in json.dumps(sent[-1])
 
 
+def test_fix_request_keeps_the_words_of_a_function_result_in_parts():
+    """The old form has only a string, so parts become one text; a line stands for the bytes of an image."""
+    pictures = [
+        {"type": "image_url", "image_url": {"url": url}} for url in ("https://x.test/p", "data:;base64," + "A" * 600)
+    ]
+    parts = [{"type": "text", "text": "a.txt"}, *pictures]
+    call = {"role": "assistant", "content": None, "function_call": {"name": "ls", "arguments": "{}"}}
+    result = {"role": "function", "name": "ls", "content": parts}
+    messages = [{"role": "user", "content": "go"}, call, result, {"role": "user", "content": "on"}]
+    fixed = fix_request(json.dumps({"model": "gpt-4.1", "messages": messages}).encode(), "openai-chat")
+    assert not fixed.findings
+    content = json.loads(fixed.body)["messages"][2]["content"]
+    text, address, line = content.split("\n")
+    assert (text, json.loads(address)) == ("a.txt", pictures[0])
+    assert line == "[image_url left out: a result of the role function has text alone]"
+    assert fix_request(fixed.body, "openai-chat").body == fixed.body
+
+
 def test_fix_request_translates_the_old_function_form_of_chat():
     """Chat's old calls and results without ids become a call and its result in any other API."""
     for api in ("anthropic", "openai-responses", "gemini"):

@@ -24,7 +24,7 @@ from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.dialects.request_provider import RequestProvider, check_provider_name, find_request_provider
 from holdfast.providers.fix.fix_context import FixContext, FixResult, FixStep, RequestFix, select_error_findings
-from holdfast.providers.fix.function_results import name_function_results
+from holdfast.providers.fix.function_results import join_function_contents, name_function_results
 from holdfast.providers.fix.history import normalize_body_history
 from holdfast.providers.fix.images import scale_oversized_images
 from holdfast.providers.fix.lost_text import count_user_texts, has_lost_text
@@ -49,6 +49,7 @@ _FORMING_STEPS: tuple[FixStep, ...] = (
     translate_foreign_tools,
     translate_foreign_messages,
     name_function_results,
+    join_function_contents,
     reshape_messages,
 )
 _REPAIRING_STEPS: tuple[FixStep, ...] = (
