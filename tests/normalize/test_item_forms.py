@@ -64,6 +64,17 @@ def sort_fields(item):
     return dict(sorted(item.items()))
 
 
+def test_reasoning_before_an_item_of_answers_stays_with_what_comes_next():
+    """Sealed reasoning is not lost with a search that may not come back; without anything after it, it goes too."""
+    search = SEARCH | {"action": {"type": "other"}}
+    sent = json.loads(normalize(build_body(REASONING, search)))["input"]
+    assert [item["type"] for item in sent] == ["message", "reasoning", "message", "message"]
+    body = json.loads(build_body(REASONING, search))
+    del body["input"][-2]
+    sent = json.loads(normalize(json.dumps(body).encode()))["input"]
+    assert [item["type"] for item in sent] == ["message", "message"]
+
+
 @pytest.mark.parametrize(
     "item",
     [

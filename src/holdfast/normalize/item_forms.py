@@ -20,15 +20,9 @@ _FIELDS_DECODER = msgspec.json.Decoder(dict[str, Raw])
 
 def correct_item_form(part: Opaque | Thinking, dialect: Dialect) -> Part | None:
     """Return ``part`` in the form of a request: the same object if it has it, None if it may not be sent at all."""
-    if not dialect.item_forms or part.raw is None:
-        return part
-    kind = part.kind if isinstance(part, Opaque) else REASONING_ITEM
-    form = dialect.item_forms.get(kind)
-    if form is None:
-        return part
-    try:
-        fields = _FIELDS_DECODER.decode(part.raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    form = _find_form(part, dialect)
+    fields = None if form is None else _read_fields(part)
+    if form is None or fields is None:
         return part
     if _has_refused_action(fields, form):
         return None
@@ -43,6 +37,30 @@ def correct_item_form(part: Opaque | Thinking, dialect: Dialect) -> Part | None:
     if new_fields == fields:
         return part
     return replace(part, raw=Raw(msgspec.json.encode(new_fields)))
+
+
+def is_answer_only_item(part: Part, dialect: Dialect) -> bool:
+    """Return whether ``part`` is an item that may not be sent at all, whatever form it has."""
+    if not isinstance(part, Opaque):
+        return False
+    form = _find_form(part, dialect)
+    if form is None or not form.action_types:
+        return False
+    fields = _read_fields(part)
+    return fields is not None and _has_refused_action(fields, form)
+
+
+def _find_form(part: Opaque | Thinking, dialect: Dialect) -> ItemForm | None:
+    return dialect.item_forms.get(part.kind if isinstance(part, Opaque) else REASONING_ITEM)
+
+
+def _read_fields(part: Opaque | Thinking) -> dict[str, Raw] | None:
+    if part.raw is None:
+        return None
+    try:
+        return _FIELDS_DECODER.decode(part.raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _has_refused_action(fields: dict[str, Raw], form: ItemForm) -> bool:

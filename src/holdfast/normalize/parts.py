@@ -27,7 +27,7 @@ from holdfast.normalize.correct_media import (
     explain_media_correction,
     rewrite_result_raw,
 )
-from holdfast.normalize.item_forms import correct_item_form
+from holdfast.normalize.item_forms import correct_item_form, is_answer_only_item
 from holdfast.normalize.returned_reasoning import REASONING_RULE, move_reasoning_field
 from holdfast.normalize.tracked_messages import EditReason, TrackedMessage
 from holdfast.state.dialect import Dialect
@@ -136,12 +136,14 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
     parts = [clean_part(part, dialect, role) for part in original_parts]
     if role == "assistant":
         if dialect.binds_reasoning_to_next:
-            parts = _keep_reasoning_units(original_parts, parts)
+            # Reasoning before an item that is left out as one of answers only belongs to what comes after that item.
+            bound_parts = [part for part in original_parts if not is_answer_only_item(part, dialect)]
+            parts = _keep_reasoning_units(bound_parts, [clean_part(part, dialect, role) for part in bound_parts])
         if dialect.exclusive_kinds:
             parts = _drop_exclusive_parts(parts, dialect)
     if not _has_sendable_content(parts, dialect, role):
         return Message(role) if original_parts else message
-    if all(map(is_, parts, original_parts)):
+    if len(parts) == len(original_parts) and all(map(is_, parts, original_parts)):
         return message
     return Message(role, tuple([part for part in parts if part is not None]))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from msgspec.structs import replace
 
 from holdfast.config import get_target
@@ -145,3 +147,15 @@ def test_check_request_leaves_options_by_model_to_the_server():
     body = b'{"model": "gpt-6.2-sol", "temperature": 0.2, "messages": [{"role": "user", "content": "Mend."}]}'
     request = UpstreamRequest("openai-chat", body, "gpt-6.2-sol")
     assert check_request(request, DIALECT).upstream_request is request
+
+
+def test_check_request_leaves_options_alone_that_it_does_not_check():
+    """A message that has to be fixed is no reason to change options that only some servers of the model refuse."""
+    orphan = {"role": "tool", "tool_call_id": "call_1", "content": "no such call"}
+    fields = {"model": "gpt-5", "temperature": 0.2, "messages": [{"role": "user", "content": "go"}, orphan]}
+    body = json.dumps(fields).encode()
+    result = check_request(UpstreamRequest("openai-chat", body, "gpt-5"), get_target("openai-chat", "gpt-5").dialect)
+    assert result.broken_message_rule
+    fixed = json.loads(result.upstream_request.body)
+    assert fixed["temperature"] == 0.2
+    assert "no such call" in json.dumps(fixed)

@@ -155,6 +155,7 @@ def check_request(upstream_request: UpstreamRequest, dialect: Dialect, *, hook: 
             provider=get_dialect_provider(dialect),
             dialect=lambda _api, _model: dialect,
             version=upstream_request.version,
+            ignored_rules=_UNCHECKED_RULES,
         )
         fixed_request = replace(upstream_request, body=fix_result.body)
         if not _find_errors(fixed_request, dialect):

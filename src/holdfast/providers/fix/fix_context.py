@@ -58,6 +58,8 @@ class FixContext(Struct, frozen=True):
     """The header ``anthropic-version``; empty if it is unknown."""
     keeps_model_options: bool = False
     """Whether options stay that only the model refuses, because the request is converted next."""
+    ignored_rules: frozenset[str] = frozenset()
+    """Rules whose findings are left alone."""
 
     def validate_body(self, body: bytes) -> tuple[Finding, ...]:
         """Return the validator's findings on ``body``, errors and warnings."""
@@ -65,7 +67,7 @@ class FixContext(Struct, frozen=True):
             named_body = set_body_model(body, self.model)
         else:
             named_body = body
-        return validate_request(
+        findings = validate_request(
             named_body,
             self.spec.api,
             betas=self.betas,
@@ -74,6 +76,9 @@ class FixContext(Struct, frozen=True):
             provider=self.provider,
             complete=self.complete,
         )
+        if not self.ignored_rules:
+            return findings
+        return tuple([finding for finding in findings if finding.rule not in self.ignored_rules])
 
     def list_errors(self, body: bytes) -> list[Finding]:
         """Return the findings on ``body`` that make the API refuse it."""

@@ -15,7 +15,7 @@ rules are broken in the end than before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from holdfast.errors import FormatError, raise_if_wrong_type
@@ -78,6 +78,7 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
     version: str = "",
     complete: bool = False,
     keep_model_options: bool = False,
+    ignored_rules: Collection[str] = (),
 ) -> FixResult:
     """Fix ``body`` for its API. A valid body comes back as the same object.
 
@@ -86,7 +87,7 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
     ``dialect`` returns the rules for an API and a model. ``betas`` are the beta features of the request's headers, and
     ``version`` is the header ``anthropic-version``. A ``complete`` request must also name its model and ``max_tokens``.
     With ``keep_model_options`` options stay that only the model refuses: the request is converted next, and the other
-    API may take them.
+    API may take them. What breaks one of ``ignored_rules`` is left as it is and not reported.
 
     Raises ``FormatError`` if the body is not a JSON object, ``UnrecognizedContent`` if its API cannot be told, and
     ``ConfigError`` for an unknown provider.
@@ -112,6 +113,7 @@ def fix_request(  # noqa: PLR0913 - each is a fact about the request that is not
         complete=complete,
         version=version,
         keeps_model_options=keep_model_options,
+        ignored_rules=frozenset(ignored_rules),
     )
     findings = context.validate_body(body)
     for _ in range(_MAX_ROUNDS):

@@ -29,7 +29,8 @@ def normalize_body_history(
 ) -> tuple[bytes, list[RequestFix]]:
     """Normalize the history of ``body``; return the body unchanged if it cannot be parsed."""
     fields = parse_body_fields(body)
-    dialect = context.dialect
+    # Items that only answers have in this form are mended later, by rules that tell more of what was wrong.
+    dialect = replace(context.dialect, item_forms={})
     if any(bytes(fields.get(key, b"null")) != b"null" for key in _STORED_HISTORY_FIELDS):
         dialect = replace(dialect, has_server_history=True)
     try:
