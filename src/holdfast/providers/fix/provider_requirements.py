@@ -17,11 +17,28 @@ from holdfast.providers.fix.fix_context import FixContext, RequestFix, build_req
 from holdfast.providers.rules.rule import Finding
 from holdfast.providers.rules.validate import build_request_view
 
+_MAX_PASSES = 3
+"""Passes over the requirements of a provider; two are enough for the chains that are known."""
+
 
 def apply_provider_requirements(
     body: bytes, context: FixContext, errors: list[Finding]
 ) -> tuple[bytes, list[RequestFix]]:
-    """Apply the changes that the broken requirements suggest, one requirement after the other."""
+    """Apply the changes that the broken requirements suggest, until none of them finds more to do.
+
+    A change may bring to light what an earlier requirement is about: once Kimi has to think, it takes no forced tool.
+    """
+    fixes: list[RequestFix] = []
+    for _ in range(_MAX_PASSES):
+        body, new_fixes = _apply_each_once(body, context, errors)
+        if not new_fixes:
+            break
+        fixes += new_fixes
+        errors = context.list_errors(body)
+    return body, fixes
+
+
+def _apply_each_once(body: bytes, context: FixContext, errors: list[Finding]) -> tuple[bytes, list[RequestFix]]:
     provider = context.provider.name
     fixes: list[RequestFix] = []
     for requirement in iter_requirements(context.spec.api, context.model, provider):
@@ -47,7 +64,7 @@ def apply_provider_requirements(
         new_body = _apply_changes(body, tree, changes)
         new_errors = context.list_errors(new_body)
         # What a change brings to light (options that a thinking model does not take) is for the requirements after it,
-        # or for the next round.
+        # or for the next pass.
         if len(_list_broken_paths(requirement, new_body, context)) < len(broken_paths):
             body, errors = new_body, new_errors
             fixes += descriptions

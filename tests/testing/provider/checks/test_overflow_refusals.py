@@ -18,6 +18,13 @@ from holdfast.testing.provider.settings import ProviderSettings
 
 SMALL = ProviderSettings(window=200, tokenizer="words")
 LONG = "lorem ipsum " * 200
+LIMIT_FIELDS = {
+    "anthropic": "max_tokens",
+    "openai-chat": "max_completion_tokens",
+    "openai-responses": "max_output_tokens",
+    "gemini": "generationConfig",
+}
+"""The field with the output limit; OpenAI's reasoning models take no ``max_tokens`` in Chat."""
 
 
 def refuse_long_request(api, **fields):
@@ -120,7 +127,7 @@ def test_overflow_counts_the_output_where_the_model_does():
     ):
         for chosen_model, kind in ((model, RefusalReply), (STRICTEST_MODELS[api], ModelAnswer)):
             provider = Provider(SMALL)
-            client = ProviderClient(provider, api, model=chosen_model, max_tokens=190)
+            client = ProviderClient(provider, api, model=chosen_model, **{LIMIT_FIELDS[api]: 190})
             reply = client.send_user_text("lorem ipsum " * 10)
             assert isinstance(reply, kind)
             if isinstance(reply, RefusalReply):
@@ -150,7 +157,7 @@ def test_answer_stops_at_the_end_of_the_window():
 def test_output_overflow_is_not_worded_as_a_too_long_prompt(api, name):
     """With any wording, no number below the limit is said to exceed it."""
     provider = Provider(ProviderSettings(window=200, tokenizer="words", counts_output=True, overflow=name))
-    client = ProviderClient(provider, api, max_tokens=199)
+    client = ProviderClient(provider, api, **{LIMIT_FIELDS[api]: 199})
     reply = client.send_user_text("hello there, and how are you today?")
     assert isinstance(reply, RefusalReply)
     verdict = classify_error(ErrorReport("", reply.status, reply.code, reply.message, estimate=30, window=200))
@@ -163,7 +170,7 @@ def test_output_overflow_is_not_worded_as_a_too_long_prompt(api, name):
 def test_output_overflow_wording_includes_the_output_in_its_size(name):
     """Where the output is what does not fit, a wording with a single size means input and output together."""
     provider = Provider(ProviderSettings(window=2_000, tokenizer="words", counts_output=True, overflow=name))
-    reply = ProviderClient(provider, "openai-chat", max_tokens=1_999).send_user_text(
+    reply = ProviderClient(provider, "openai-chat", max_completion_tokens=1_999).send_user_text(
         "hello there, and how are you today?"
     )
     assert isinstance(reply, RefusalReply)
@@ -195,10 +202,9 @@ def test_body_over_max_bytes_is_refused_unread():
 def test_max_tokens_above_the_model_limit_is_refused():
     """The refusal is an error of its own and no overflow."""
     for api in STRICTEST_MODELS:
-        field = {"gemini": "generationConfig", "openai-responses": "max_output_tokens"}.get(api, "max_tokens")
         value = {"maxOutputTokens": 900} if api == "gemini" else 900
         reply = ProviderClient(
-            Provider(ProviderSettings(max_output=100, tokenizer="words")), api, **{field: value}
+            Provider(ProviderSettings(max_output=100, tokenizer="words")), api, **{LIMIT_FIELDS[api]: value}
         ).send_user_text("x")
         assert isinstance(reply, RefusalReply)
         assert "900" in reply.message
