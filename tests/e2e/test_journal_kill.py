@@ -26,7 +26,7 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
 
-KILLS = example_counts.choose(quick=10, ci=20, thorough=200)
+KILLS = example_counts.choose(quick=10, ci=10, thorough=200)
 STEPS = 8 * KILLS
 SEED = 15_9
 LETTERS = {

@@ -23,7 +23,7 @@ from holdfast.testing.provider import Fault, Provider, ProviderSettings
 from holdfast.testing.provider.client import STRICTEST_MODELS
 from holdfast.testing.upstream import ProviderUpstream
 
-SEEDS, STEPS = example_counts.choose(quick=1, ci=50, thorough=2_000), 100
+SEEDS, STEPS = example_counts.choose(quick=1, ci=25, thorough=2_000), 100
 """Random sessions, and the actions in each. 50 take two minutes, all take more than an hour."""
 FAULT_PLACES = [
     (kind, stage)

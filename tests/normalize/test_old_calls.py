@@ -143,7 +143,7 @@ MESSAGES = st.one_of(
 
 
 @pytest.mark.counts
-@settings(max_examples=choose(quick=60, ci=300, thorough=3_000))
+@settings(max_examples=choose(quick=30, ci=150, thorough=3_000))
 @given(provider=st.sampled_from(sorted(MODELS)), messages=st.lists(MESSAGES, min_size=1, max_size=7))
 def test_normalize_history_leaves_no_old_call_and_loses_no_word(provider, messages):
     """Whatever order the old form comes in, the strict provider takes what is sent, and every result is in it."""
@@ -163,7 +163,7 @@ def test_normalize_history_leaves_no_old_call_and_loses_no_word(provider, messag
 
 
 @pytest.mark.counts
-@settings(max_examples=choose(quick=30, ci=150, thorough=1_500))
+@settings(max_examples=choose(quick=20, ci=80, thorough=1_500))
 @given(provider=st.sampled_from(["mistral", "deepseek", "ollama"]), messages=st.lists(MESSAGES, min_size=1, max_size=6))
 def test_fix_request_is_idempotent_for_old_calls(provider, messages):
     """A fixed body is valid and a second fix changes nothing."""

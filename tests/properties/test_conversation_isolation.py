@@ -32,7 +32,7 @@ from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 
 EXAMPLE_SETTINGS = settings(
-    max_examples=example_counts.choose(quick=60, ci=500, thorough=10_000),
+    max_examples=example_counts.choose(quick=40, ci=200, thorough=10_000),
     deadline=None,
     derandomize=not example_counts.IS_THOROUGH,
     print_blob=True,

@@ -36,7 +36,7 @@ from holdfast.state.entries import AnswerEntry, DecisionEntry, Entry, MessageEnt
 from holdfast.state.fold.fold_entries import apply_entries, apply_entry
 
 FAMILIES = [(api, model) for api in API_NAMES for model in MANGLE_MODELS[api]]
-COUNT = example_counts.choose(quick=60, ci=182, thorough=2_000)
+COUNT = example_counts.choose(quick=30, ci=100, thorough=2_000)
 """Histories for each model family; the million is ``python tests/support/history_fuzzer.py --count 1000000``."""
 
 

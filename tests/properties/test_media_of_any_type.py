@@ -59,7 +59,7 @@ SPOILERS = {
     "other characters": lambda data: data[:8] + "!?" + data[10:],
     "one character left over": lambda data: data.rstrip("=")[: len(data) // 4 * 4 - 3],
 }
-COUNT = example_counts.choose(quick=40, ci=300, thorough=2_000)
+COUNT = example_counts.choose(quick=40, ci=150, thorough=2_000)
 
 
 @st.composite

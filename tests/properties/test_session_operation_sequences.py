@@ -60,7 +60,7 @@ from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.open_store import open_store
 
 STEPS = settings(
-    max_examples=example_counts.choose(quick=4, ci=20, thorough=200),
+    max_examples=example_counts.choose(quick=3, ci=10, thorough=200),
     stateful_step_count=50 if example_counts.IS_THOROUGH else 25,
     deadline=None,
     derandomize=not example_counts.IS_THOROUGH,

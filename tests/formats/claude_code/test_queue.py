@@ -306,7 +306,7 @@ def _build_random_file(steps):
 
 
 @given(_STEPS)
-@settings(max_examples=choose(quick=150, ci=600, thorough=5_000), deadline=None)
+@settings(max_examples=choose(quick=50, ci=200, thorough=5_000), deadline=None)
 @pytest.mark.counts
 def test_read_of_any_queue_loses_no_user_line_and_reads_back_the_same(steps):
     """Whatever the queue did: each user line is a message once, calls stay with results, and an export of the
@@ -333,7 +333,7 @@ def test_read_of_any_queue_loses_no_user_line_and_reads_back_the_same(steps):
 
 
 @given(_STEPS)
-@settings(max_examples=choose(quick=60, ci=300, thorough=2_000), deadline=None)
+@settings(max_examples=choose(quick=30, ci=100, thorough=2_000), deadline=None)
 @pytest.mark.counts
 def test_read_never_reuses_an_id_of_queued_words_as_the_file_grows(steps):
     """Whichever beginning of the file is read first, an id always means the same entry."""

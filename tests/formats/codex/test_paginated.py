@@ -141,7 +141,7 @@ _LINES = st.lists(
 
 
 @given(_LINES)
-@settings(max_examples=choose(quick=150, ci=600, thorough=5_000), deadline=None)
+@settings(max_examples=choose(quick=50, ci=200, thorough=5_000), deadline=None)
 @pytest.mark.counts
 def test_repair_of_any_numbers_gives_numbers_without_a_gap(steps):
     """Whatever the numbers are and whichever lines are torn: afterwards they go on by one, and nothing else changed."""

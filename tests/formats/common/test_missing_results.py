@@ -134,7 +134,7 @@ _BODIES = st.lists(
 
 
 @given(_BODIES)
-@settings(max_examples=choose(quick=150, ci=600, thorough=5_000), deadline=None)
+@settings(max_examples=choose(quick=50, ci=200, thorough=5_000), deadline=None)
 @pytest.mark.counts
 def test_add_missing_results_of_any_history_only_adds(bodies):
     """Every entry stays, in order; only results are added, and a second time adds none."""

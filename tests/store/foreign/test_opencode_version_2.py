@@ -367,7 +367,7 @@ _DATA = st.one_of(
 
 
 @given(st.lists(st.tuples(_TYPES, _DATA), max_size=6))
-@settings(max_examples=choose(quick=150, ci=600, thorough=5_000), deadline=None)
+@settings(max_examples=choose(quick=50, ci=200, thorough=5_000), deadline=None)
 @pytest.mark.counts
 def test_damaged_rows_cost_no_other_row(rows: list[tuple[str, bytes]]) -> None:
     """Whatever is in a row, the rows beside it are read, and every format can be written."""

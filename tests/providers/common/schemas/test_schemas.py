@@ -20,7 +20,7 @@ from holdfast.providers.common.schemas.repair import repair_schema
 from holdfast.providers.gemini.tool_schemas import JSON_SCHEMA_LIMITS, PARAMETERS_LIMITS
 
 pytestmark = pytest.mark.counts
-EXAMPLES = choose(quick=300, ci=2_000, thorough=20_000)
+EXAMPLES = choose(quick=100, ci=600, thorough=20_000)
 ANY_JSON_SCHEMA = SchemaLimits("a reader of JSON Schema")
 LIMITS = [ANY_JSON_SCHEMA, ANTHROPIC_LIMITS, FUNCTION_LIMITS, STRICT_LIMITS, PARAMETERS_LIMITS, JSON_SCHEMA_LIMITS]
 

@@ -93,7 +93,7 @@ def replace_place(body, steps, value):
 
 
 @pytest.mark.counts
-@settings(max_examples=choose(quick=400, ci=1_500, thorough=20_000))
+@settings(max_examples=choose(quick=150, ci=500, thorough=20_000))
 @given(data=st.data())
 def test_server_answers_any_request_without_an_exception(data):
     """A request with odd values anywhere gets a reply, and its rules say no more than yes or no."""
