@@ -22,7 +22,7 @@ UNPRIVILEGED_UID = 65_534
 SUPPRESSED_HEALTH_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 """Drawing whole conversations is slow and large by design."""
 
-EXAMPLES = example_counts.choose(quick=10, ci=50, thorough=300)
+EXAMPLES = example_counts.choose(quick=12, ci=50, thorough=300)
 """How many examples each property test draws.
 
 Below ``thorough`` the examples are the same in each run, so that a failure is caused by the change under test and not
