@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from holdfast.providers.errors.error_facts import collect_error_facts
 from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.codec.reading import get_decoder
 
 _POSSIBLE_KINDS = frozenset({"media", "invalid_request", "invalid_history", "unknown", "oversized_part"})
 """Verdicts on refusals that may be about one medium."""
@@ -107,7 +108,7 @@ def _find_listed_sources(report: ErrorReport, body: bytes) -> tuple[str, ...]:
     if '"paths"' not in text:
         return ()
     try:
-        error = msgspec.json.decode(text, type=_ListingError).error
+        error = get_decoder(_ListingError).decode(text).error
         request = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return ()
