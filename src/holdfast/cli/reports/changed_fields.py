@@ -41,7 +41,10 @@ class FieldChange(Struct, frozen=True, omit_defaults=True):
 
 
 def list_changed_fields(state: ConversationState) -> tuple[FieldChange, ...]:
-    """List the fields that requests of the branch are sent with changed, for each model that it asked."""
+    """List the fields that requests of the branch were sent with changed, for each model that it asked.
+
+    What a refusal taught is listed also after its 24 hours, when the field is sent as it is again: ``since`` tells.
+    """
     changes = []
     for stats in list_nonempty_model_stats(state):
         limits = stats.learned_limits
