@@ -35,8 +35,8 @@ class Requirement(Struct, frozen=True, kw_only=True):
     """One thing that a provider asks of a request, with its source.
 
     ``text`` is what documentation says, ``find_violations`` what lint says. What breaks it is mended by normalization,
-    which goes by ``list_dialect_changes``, by ``suggest_changes``, or as ``mended_like`` says. For Chat Completions a test
-    holds that normalization keeps each certain requirement about messages that lists something.
+    which goes by ``list_dialect_changes``, by ``suggest_changes``, or as ``mended_like`` says. For Chat Completions a
+    test holds that normalization keeps each certain requirement about messages that lists something.
     """
 
     rule: ClassVar[str]
