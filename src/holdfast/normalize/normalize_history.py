@@ -82,7 +82,7 @@ def normalize_history(
     """
     has_content = not has_system_field or any(map(has_nonblank_content, messages))
     has_system_field = has_system_field and first_position == 0
-    # Most histories need nothing. This check visits each message once, where the passes visit it eighteen times.
+    # Most histories need nothing. This check visits each message once, where each of the passes does.
     may_be_normalized = not (
         invalid_thinking or interrupted or is_summary_merge_required(messages, dialect, summary_position)
     )

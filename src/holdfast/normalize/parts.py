@@ -133,12 +133,12 @@ def clean_message(message: Message, dialect: Dialect) -> Message:
         return message
     if role != "assistant" and _is_unreadable(original_parts):
         return message
-    parts = [clean_part(part, dialect, role) for part in original_parts]
+    # Without the items that only answers have, reasoning before one of them belongs to what comes after it.
+    sendable_parts = [part for part in original_parts if not is_answer_only_item(part, dialect)]
+    parts = [clean_part(part, dialect, role) for part in sendable_parts]
     if role == "assistant":
         if dialect.binds_reasoning_to_next:
-            # Reasoning before an item that is left out as one of answers only belongs to what comes after that item.
-            bound_parts = [part for part in original_parts if not is_answer_only_item(part, dialect)]
-            parts = _keep_reasoning_units(bound_parts, [clean_part(part, dialect, role) for part in bound_parts])
+            parts = _keep_reasoning_units(sendable_parts, parts)
         if dialect.exclusive_kinds:
             parts = _drop_exclusive_parts(parts, dialect)
     if not _has_sendable_content(parts, dialect, role):
