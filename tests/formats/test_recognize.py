@@ -118,6 +118,7 @@ MESSAGES = st.fixed_dictionaries(
 )
 KINDS = ["user", "assistant", "system", "progress", "session", "message", "compaction", "label", "custom_message"]
 KINDS += ["attachment", "queue-operation"]
+SUBTYPES = ["compact_boundary", "microcompact_boundary"]
 CODEX_KINDS = ["session_meta", "response_item", "event_msg", "compacted", "turn_context"]
 PAYLOADS = st.fixed_dictionaries(
     {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "token_count"])},
@@ -132,7 +133,8 @@ LINES = st.fixed_dictionaries(
     {"type": st.sampled_from(KINDS + CODEX_KINDS)},
     optional={"uuid": IDS | JSON, "parentUuid": IDS | JSON, "logicalParentUuid": IDS, "id": IDS, "parentId": IDS | JSON}
     | {"message": MESSAGES | JSON, "payload": PAYLOADS | JSON, "timestamp": JSON, "sessionId": IDS, "summary": JSON}
-    | {"isSidechain": st.booleans(), "isCompactSummary": st.booleans(), "subtype": st.just("compact_boundary")}
+    | {"isSidechain": st.booleans(), "isCompactSummary": st.booleans(), "subtype": st.sampled_from(SUBTYPES)}
+    | {"microcompactMetadata": st.fixed_dictionaries({"compactedToolIds": st.lists(IDS, max_size=3) | JSON}) | JSON}
     | {"compactMetadata": JSON, "firstKeptEntryId": IDS | JSON, "firstKeptEntryIndex": JSON, "content": CONTENT}
     | {"targetId": JSON, "label": JSON, "version": JSON, "requestId": IDS, "ordinal": st.integers(-1, 9) | JSON}
     | {

@@ -62,6 +62,15 @@ SESSIONS = {
         build_claude_line("user", "u2", "b1", "do it"),
         build_claude_line("user", "u3", "b1", "do it"),
     ),
+    "claude-code, with a result that it cleared": build_file(
+        build_claude_line("user", "u1", None, "do it"),
+        build_claude_line("assistant", "a1", "u1", build_tool_use("c1"), "m1"),
+        build_claude_line("user", "r1", "a1", build_tool_result("c1")),
+        build_claude_line("progress", "p1", "r1"),
+        {"type": "system", "subtype": "microcompact_boundary", "uuid": "k1", "parentUuid": "p1", "sessionId": "S"}
+        | {"microcompactMetadata": {"tokensSaved": 5, "compactedToolIds": ["c1"]}, "timestamp": TIME},
+        build_claude_line("assistant", "b1", "k1", [{"type": "text", "text": "done"}], "m2"),
+    ),
     "codex, items without ids behind lines that are not written": build_file(
         {"timestamp": TIME, "type": "session_meta", "payload": {"id": "S", "cwd": "/w"}},
         build_codex_event("task_started"),

@@ -4,13 +4,13 @@ One answer is spread over several lines with the same ``message.id``. Lines link
 lines that are not part of the conversation, and not in a straight line when tools run in parallel; ``tree.py``
 sorts that out. Lines marked ``isMeta`` were sent to the model and are kept. Progress, hooks, snapshots, queue
 operations, attachments and local commands were not sent in this form; they are only counted, except for words of the
-user that stand nowhere else (``queue.py``).
+user that stand nowhere else (``queue.py``). Results that the tool cleared become a decision (``microcompact.py``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -19,6 +19,12 @@ from msgspec.structs import replace
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import FAILED, STALE_USAGE_BASIS, SYNTHETIC, Recording
+from holdfast.formats.claude_code.microcompact import (
+    MICROCOMPACT_METADATA,
+    MICROCOMPACT_NOTE,
+    find_cleared_calls,
+    make_clearing_edits,
+)
 from holdfast.formats.claude_code.queue import PromptQueue
 from holdfast.formats.claude_code.tree import (
     ClaudeNode,
@@ -40,7 +46,8 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.providers.answers.usage import parse_window_usage
 from holdfast.providers.anthropic import messages as anthropic
-from holdfast.state.entries import CompactionEntry, EntryBody, MessageEntry, NoteEntry, Usage
+from holdfast.state.edits import Edit
+from holdfast.state.entries import CompactionEntry, DecisionEntry, EntryBody, MessageEntry, NoteEntry, Usage
 from holdfast.state.lazy_entries import LazyBody
 
 FORMAT = "claude-code"
@@ -78,6 +85,7 @@ class ClaudeLine(Struct, rename="camel"):
     is_api_error_message: bool | None = None
     message: Raw = Raw()
     compact_metadata: Raw = Raw()
+    microcompact_metadata: Raw = Raw()
     custom_title: str | None = None
     ai_title: str | None = None
     summary: str | None = None
@@ -233,6 +241,7 @@ class _ClaudeFile:
     def _make_record(self, row: FileLine[ClaudeLine], line: ClaudeLine) -> _Record:
         message = api = None
         is_boundary = line.type == "system" and line.subtype == "compact_boundary"
+        is_microcompact = line.type == "system" and line.subtype == "microcompact_boundary"
         is_queue_operation = line.type == "queue-operation"
         is_message_line = line.type in ("user", "assistant") or _is_own_system_line(line)
         if is_message_line or _get_queued_prompt(line):
@@ -241,13 +250,13 @@ class _ClaudeFile:
             except (FormatError, *DECODE_ERRORS) as error:
                 self.log.skipped[f"{line.type} (unreadable)"] += 1
                 self.damaged.append((len(self.records), row, f"the message is kept as a note: {error}"))
-        elif not is_boundary:
+        elif not is_boundary and not is_microcompact:
             # The tool has about twenty other kinds of lines and adds more: unknown ones are counted, never an error.
             self._count_skipped(line)
         if is_queue_operation and message is not None:
             # Only the end of the file tells whether its words stand in no other line.
             self._count_skipped(line)
-        is_kept = is_boundary or (message is not None and not is_queue_operation)
+        is_kept = is_boundary or is_microcompact or (message is not None and not is_queue_operation)
         return ClaudeRecord(
             row.number,
             row.raw,
@@ -255,6 +264,7 @@ class _ClaudeFile:
             is_kept,
             message,
             api,
+            is_microcompact,
             start=row.start,
             length=len(row.raw),
         )
@@ -353,6 +363,7 @@ def _drop_content(record: _Record) -> _Record:
     line = record.line
     line.message = line.content = line.attachment = EMPTY_RAW
     line.compact_metadata = line.compact_metadata.copy() if line.compact_metadata else EMPTY_RAW
+    line.microcompact_metadata = line.microcompact_metadata.copy() if line.microcompact_metadata else EMPTY_RAW
     # A transcript repeats these texts on every line; interned, a million lines share one object each.
     line.type = sys.intern(line.type)
     line.session_id = _intern_optional(line.session_id)
@@ -450,6 +461,9 @@ def _append_node(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode) -> 
     parent = node.parent.last_entry_id if node.parent is not None else None
     if node.kind == "compaction":
         _append_claude_compaction(file, log, node, parent)
+        return
+    if node.kind == "microcompact":
+        _append_microcompact(file, log, node, parent)
         return
     members = [file.records[index] for index in node.members]
     first = members[0]
@@ -592,6 +606,56 @@ def _make_claude_compaction(
         trigger=metadata.trigger or "auto",
         author="model",
     )
+
+
+def _append_microcompact(file: _ClaudeFile, log: RecordingBuilder, node: ClaudeNode, parent: str | None) -> None:
+    """Append results that Claude Code cleared as a decision: its line as a note, then the entry.
+
+    The file keeps the full texts; only requests from here on show the placeholder.
+    """
+    record = file.records[node.members[0]]
+    at = parse_millis(record.line.timestamp)
+    name = record.line.uuid or f"line-{record.number}"
+    note = file.make_body(NoteEntry, _make_microcompact_note, [record])
+    metadata = MICROCOMPACT_METADATA.decode_or_default(record.line.microcompact_metadata)
+    cleared = find_cleared_calls(metadata, iter_ancestors(node.parent), file.records)
+    if cleared.missing_count:
+        log.report_problem(
+            record.number,
+            f"{cleared.missing_count:,} of the {len(metadata.compacted_tool_ids):,} results that Claude Code cleared "
+            "here are not among the messages before; nothing is changed for these",
+        )
+    if not cleared.nodes:
+        node.last_entry_id = node.entry_id = log.add_entry(name, parent, note, at, record.number)
+        return
+    node.cleared_calls = frozenset(cleared.nodes)
+    parent = log.add_entry(f"{name}+line", parent, note, at, record.number)
+    members_by_message: dict[int, list[_Record]] = {}
+    for result_node in cleared.nodes.values():
+        message_index = log.message_counts[result_node.entry_id] - 1
+        members_by_message[message_index] = [file.records[index] for index in result_node.members]
+    make = partial(_make_microcompact, file, members_by_message, node.cleared_calls, metadata.tokens_saved)
+    body = file.make_body(DecisionEntry, make, [record])
+    node.last_entry_id = node.entry_id = log.add_entry(name, parent, body, at, record.number)
+
+
+def _make_microcompact_note(members: Sequence[_Record]) -> NoteEntry:
+    return NoteEntry(MICROCOMPACT_NOTE, members[0].raw)
+
+
+def _make_microcompact(
+    file: _ClaudeFile,
+    members_by_message: Mapping[int, Sequence[_Record]],
+    cleared_calls: frozenset[str],
+    claimed_tokens: int,
+    _: Sequence[_Record],
+) -> DecisionEntry:
+    """Return the decision; the results are read again where their texts stay in the file."""
+    edits: list[Edit] = []
+    for message_index in sorted(members_by_message):
+        message, _wire = _join_message_records(file.reload_records(members_by_message[message_index]))
+        edits += make_clearing_edits(message_index, message, cleared_calls, claimed_tokens)
+    return DecisionEntry(tuple(edits))
 
 
 def _find_first_kept_message(

@@ -51,6 +51,8 @@ class ClaudeRecord(Struct, Generic[L, A]):
     is_kept: bool
     message: Message | None = None
     api: A | None = None
+    is_microcompact: bool = False
+    """Whether the tool tells on it which results it cleared, which is no message and no compaction."""
     is_link_target: bool = True
     """Whether links to its uuid lead to this line, and not to another one with the same uuid."""
     start: int = 0
@@ -70,6 +72,7 @@ class ClaudeNode:
         "answer_node",
         "answered_calls",
         "calls",
+        "cleared_calls",
         "entry_id",
         "inserted",
         "kind",
@@ -85,6 +88,8 @@ class ClaudeNode:
         self.calls: list[str] = []
         self.results: list[ClaudeNode] = []
         self.answered_calls: frozenset[str] = NO_IDS
+        self.cleared_calls: frozenset[str] = NO_IDS
+        """Of a microcompaction, the ids of the calls whose results it cleared."""
         self.answer_node: ClaudeNode | None = None
         self.parent: ClaudeNode | None = None
         self.inserted: ClaudeNode | None = None
@@ -155,7 +160,7 @@ def _resolve_links(records: Sequence[ClaudeRecord[L, A]], log: RecordingBuilder)
         conversation = _get_conversation_key(line, parent_conversation, index)
         conversations.append(conversation)
         previous = last_kept.get(conversation, -1)
-        is_boundary = record.is_kept and record.message is None
+        is_boundary = record.is_kept and record.message is None and not record.is_microcompact
         if is_boundary:
             # A compaction follows the conversation so far. A link to a line before the previous compaction would cut
             # everything in between out of the branch.
@@ -307,7 +312,9 @@ def _assign_nodes(
     unattached: list[tuple[ClaudeNode, list[str]]] = []
     for index in indexes:
         record = records[index]
-        if record.message is None or record.line.is_compact_summary:
+        if record.is_microcompact:
+            node_by_record[index] = ClaudeNode("microcompact", index)
+        elif record.message is None or record.line.is_compact_summary:
             node_by_record[index] = _find_compaction_node(records, node_by_record.get(parents[index]), index)
         elif record.message.role == "assistant":
             node = _find_answer_node(records, node_by_record, answers, parents, index)
@@ -370,13 +377,14 @@ def _find_node_above(
     parents: Sequence[int],
     index: int,
 ) -> ClaudeNode | None:
-    """Return the nearest node above ``index`` that is neither a tool result nor a meta line, or None."""
+    """Return the nearest node above ``index`` that is no tool result, meta line or microcompaction, or None."""
     visited_indexes: set[int] = set()
     index = parents[index]
     while index >= 0 and index not in visited_indexes:
         message = records[index].message
         # Meta lines, and results of tools that ran in parallel, lie between the lines of one answer.
-        is_skipped = message is not None and (message.role == "tool" or records[index].line.is_meta)
+        is_between = message is not None and (message.role == "tool" or records[index].line.is_meta)
+        is_skipped = is_between or records[index].is_microcompact
         if not is_skipped:
             return node_by_record.get(index)
         visited_indexes.add(index)

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from holdfast.formats.base import Recording
+from holdfast.formats.claude_code.microcompact import MICROCOMPACT_NOTE
 from holdfast.formats.claude_code.read import API, COMPACT_BOUNDARY_NOTE, QUEUED_MARK, SYSTEM_MARK
 from holdfast.formats.common.lines import (
     LenientDecoder,
@@ -167,7 +168,7 @@ def _get_entry_links(entry: Entry) -> list[_ClaudeLink]:
 def _get_claude_origin_lines(entry: Entry) -> list[bytes]:
     """Return the transcript lines that ``entry`` came from, or an empty list if it came from elsewhere."""
     body = entry.body
-    if isinstance(body, NoteEntry) and body.reason == COMPACT_BOUNDARY_NOTE:
+    if isinstance(body, NoteEntry) and body.reason in (COMPACT_BOUNDARY_NOTE, MICROCOMPACT_NOTE):
         return body.raw.split(b"\n")
     origin = body.recording_envelope if isinstance(body, MessageEntry) else None
     if origin is not None and _has_claude_links(origin):
