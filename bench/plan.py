@@ -32,7 +32,7 @@ from transcript import transcript
 from holdfast import ConversationState, Message, Plan, plan
 from holdfast.config import get_target
 from holdfast.messages import references
-from holdfast.planning.extract import salience
+from holdfast.planning.extract import ledger, salience
 from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 
@@ -62,6 +62,9 @@ def forget() -> None:
         salience.find_reference_lines,
         salience.find_distinctive_references,
         salience.find_list_references,
+        ledger.find_first_error,
+        ledger.find_subject,
+        ledger.ends_with_failure,
     ):
         cached.cache_clear()
 

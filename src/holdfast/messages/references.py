@@ -139,7 +139,12 @@ def iter_part_texts(part: Part) -> Iterator[str]:
 
 def decode_call_arguments(call: ToolCall) -> Any:
     """Decode the arguments of a call, or return their text if they are no JSON. Lone surrogates are replaced."""
-    return _decode_json_or_text(call.arguments.encode("utf-8", "replace").decode())
+    return decode_argument_text(call.arguments)
+
+
+def decode_argument_text(arguments: str) -> Any:
+    """Decode the text of a call's arguments as ``decode_call_arguments`` does."""
+    return _decode_json_or_text(arguments.encode("utf-8", "replace").decode())
 
 
 def encode_call_arguments(call: ToolCall) -> str:

@@ -312,10 +312,10 @@ def select_coverage_lines(
     tokens, and the references that they cover.
     """
     chosen = _select_quotes(_find_quotable_lines(head, weights), weights, budget)
-    calls = {call.id: call for sized_message in head for call in sized_message.message.calls}
+    sources = _describe_sources(head, chosen)
 
     def render_best_quotes(count: int) -> list[str]:
-        return _group_quotes_by_source(head, calls, sorted(chosen[:count], key=lambda quote: quote.place))
+        return _group_quotes_by_source(sources, sorted(chosen[:count], key=lambda quote: quote.place))
 
     def estimate_best_quotes(count: int) -> int:
         return estimate_text_tokens("\n".join(render_best_quotes(count)))
@@ -362,15 +362,22 @@ def _select_quotes(quotes: list[QuotableLine], weights: dict[Reference, float], 
     return [quotes[index] for index in select_max_coverage(candidates, dict(weights), budget)]
 
 
-def _group_quotes_by_source(
-    head: Sequence[SizedMessage], calls: dict[str, ToolCall], quotes: Sequence[QuotableLine]
-) -> list[str]:
+def _describe_sources(head: Sequence[SizedMessage], quotes: Iterable[QuotableLine]) -> dict[tuple[int, int], str]:
+    """Return the heading of each part of ``head`` that ``quotes`` come from, by its message and its index in that."""
+    calls = {call.id: call for sized_message in head for call in sized_message.message.calls}
+    sources: dict[tuple[int, int], str] = {}
+    for message_index, part_index in {quote.place[:2] for quote in quotes}:
+        part = merge_adjacent_texts(head[message_index].message)[part_index]
+        sources[message_index, part_index] = _describe_source(part, calls)
+    return sources
+
+
+def _group_quotes_by_source(sources: dict[tuple[int, int], str], quotes: Sequence[QuotableLine]) -> list[str]:
     """Return the lines of ``quotes`` in their order, with a heading wherever they come from another call or result."""
     lines: list[str] = []
     current_source = ""
     for quote in quotes:
-        parts = merge_adjacent_texts(head[quote.place.message_index].message)
-        source = _describe_source(parts[quote.place.part_index], calls)
+        source = sources[quote.place[:2]]
         if source and source != current_source:
             lines.append(f"[{source}]")
             current_source = source

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import ToolCall, ToolResult
-from holdfast.messages.references import decode_call_arguments
+from holdfast.messages.references import decode_argument_text
+from holdfast.messages.text.memo import cache_by_text
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.planning.extract.constants import MAX_COMMAND_CHARS
 
@@ -26,6 +27,8 @@ _FAILURE_WORDS = re.compile(
     r"\b\w*(?:error|exception)\b|\b(?:traceback|failed|failure|fatal|panic|errno|not found|denied|exit code [1-9])\b",
     re.IGNORECASE,
 )
+_SUBJECT_BYTES = 128
+"""Bytes in memory of a subject beside its text. They bound the memo."""
 
 
 class ToolAction(Struct, frozen=True):
@@ -63,27 +66,48 @@ def list_tool_actions(messages: Iterable[Message]) -> Iterator[ToolAction]:
 
 def describe_tool_call(call: ToolCall, result: ToolResult | None = None) -> ToolAction:
     """Return the action that ``call`` stands for and, if it has a ``result``, its outcome."""
-    arguments = decode_call_arguments(call)
-    path = _get_first_text(arguments, PATH_KEYS)
+    verb, subject = find_subject(call.arguments)
     has_failed = False
     error = ""
     if result is not None:
         text = get_result_text(result)
         # The text of a file may be about errors, so only the end of other results is searched: it says how they ended.
-        has_failed = result.is_error or (not path and _FAILURE_WORDS.search(text[-2000:]) is not None)
+        has_failed = result.is_error or (verb != "read" and ends_with_failure(text))
         error = find_first_error(text) if has_failed else ""
+    if verb == "read" and _FILE_EDIT_TOOL_NAME.search(call.name):
+        verb = "edit"
+    return ToolAction(verb, call.name, subject, call.id, has_failed, error)
+
+
+# The functions below are memoized by the text that they read: each compaction asks for the actions of the whole head
+# again, and all but the newest were there the last time.
+
+
+@cache_by_text(lambda found: _SUBJECT_BYTES + len(found[1]))
+def find_subject(arguments: str) -> tuple[str, str]:
+    """Return what a call with ``arguments`` is about: ``read`` and a path, ``run`` and a command, or ``ask`` and more.
+
+    Whether a file is only read is for the tool's name to say.
+    """
+    values = decode_argument_text(arguments)
+    path = _get_first_text(values, PATH_KEYS)
     if path:
-        verb = "edit" if _FILE_EDIT_TOOL_NAME.search(call.name) else "read"
-        return ToolAction(verb, call.name, path, call.id, has_failed, error)
+        return "read", path
     verb = "run"
-    subject = _get_first_text(arguments, COMMAND_KEYS)
+    subject = _get_first_text(values, COMMAND_KEYS)
     if not subject:
         verb = "ask"
-        subject = _get_first_text(arguments, QUERY_KEYS)
-    short_subject = flatten_to_line(subject, MAX_COMMAND_CHARS)
-    return ToolAction(verb, call.name, short_subject, call.id, has_failed, error)
+        subject = _get_first_text(values, QUERY_KEYS)
+    return verb, flatten_to_line(subject, MAX_COMMAND_CHARS)
 
 
+@cache_by_text(lambda _: 0)
+def ends_with_failure(text: str) -> bool:
+    """Return whether the end of a result names an error."""
+    return _FAILURE_WORDS.search(text[-2000:]) is not None
+
+
+@cache_by_text(len)
 def find_first_error(text: str) -> str:
     """Return the first line that names an error, cut to ``MAX_COMMAND_CHARS``, or an empty string if none does."""
     for line in text.splitlines():
