@@ -83,7 +83,15 @@ def describe_tool_call(call: ToolCall, result: ToolResult | None = None) -> Tool
 # again, and all but the newest were there the last time.
 
 
-@cache_by_text(lambda found: _SUBJECT_BYTES + len(found[1]))
+def _estimate_subject_memory(found_subject: tuple[str, str]) -> int:
+    return _SUBJECT_BYTES + len(found_subject[1])
+
+
+def _estimate_line_memory(line: str) -> int:
+    return len(line)
+
+
+@cache_by_text(_estimate_subject_memory)
 def find_subject(arguments: str) -> tuple[str, str]:
     """Return what a call with ``arguments`` is about: ``read`` and a path, ``run`` and a command, or ``ask`` and more.
 
@@ -107,7 +115,7 @@ def ends_with_failure(text: str) -> bool:
     return _FAILURE_WORDS.search(text[-2000:]) is not None
 
 
-@cache_by_text(len)
+@cache_by_text(_estimate_line_memory)
 def find_first_error(text: str) -> str:
     """Return the first line that names an error, cut to ``MAX_COMMAND_CHARS``, or an empty string if none does."""
     for line in text.splitlines():
