@@ -6,9 +6,18 @@ from hypothesis import strategies as st
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text
-from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.client_notes import split_client_notes
-from holdfast.planning.extract.user_words import MESSAGE_SHARE, MIN_OLDER_TOKENS, OMISSION_MARK, quote_user_messages
+from holdfast.planning.extract.extract import build_extract
+from holdfast.planning.extract.user_words import (
+    MESSAGE_SHARE,
+    MIN_OLDER_TOKENS,
+    OMISSION_MARK,
+    compute_grown_share,
+    quote_user_messages,
+)
+from holdfast.planning.settings import Settings
 
 RULE = "Never touch anything under vendor/, and amounts are integer cents."
 TALK = "The billing service moves to its own repository. Anna looks at it on Thursday. "
@@ -243,3 +252,44 @@ NAMED = "Remove the code that writes <system-reminder> into prompts, keep kelp_7
 def test_split_client_notes_keeps_tags_inside_a_sentence(text):
     """A note takes whole lines, so a tag in the middle of the user's sentence is the user's text."""
     assert strip_client_notes(text) == text.strip()
+
+
+# -- the user's share grows --------------------------------------------------------------------------------------------
+
+CHAT = [f"The exporter of team {number} writes to bucket kelp-{number * 37 % 1009}." for number in range(40)]
+
+
+def build_sized_chat(*texts: str, answer: str) -> list[SizedMessage]:
+    """Return a chat in which each of ``texts`` got an ``answer``, in which "{}" stands for its number."""
+    messages = []
+    for number, text in enumerate(texts):
+        messages += [Message.from_text("user", text), Message.from_text("assistant", answer.format(number))]
+    return [build_sized_message(message) for message in messages]
+
+
+def test_build_extract_gives_most_of_a_chat_to_the_user():
+    """Where the user's words are most of the text, they may take what the other sections leave, beyond their share."""
+    head = build_sized_chat(*CHAT, answer="Looked at gull_{0}.sql and tern_{0}.sql for that.")
+    budget = 1_300
+    assert sum(map(estimate_text_tokens, CHAT)) > 2 * Settings().summary.user_share * budget
+    text = build_extract(head, (), budget)
+    assert [sentence for sentence in CHAT if sentence not in text] == []
+    assert estimate_text_tokens(text) <= budget
+
+
+def test_build_extract_gives_unused_shares_to_the_user():
+    """Between long answers that name nothing the user's share cannot grow by itself; what no line uses goes to it."""
+    talk = [f"We met {word} of the other office and it went well." for word in "abcdefghijklmnopqrstuvwxyz"]
+    head = build_sized_chat(*talk, answer="All of that is fine with me. " * 60)
+    budget = 2_500
+    assert sum(map(estimate_text_tokens, talk)) + 6 * len(talk) > Settings().summary.user_share * budget
+    text = build_extract(head, (), budget)
+    assert [sentence for sentence in talk if sentence not in text] == []
+    assert estimate_text_tokens(text) <= budget
+
+
+def test_compute_grown_share_leaves_an_agents_session_alone():
+    """Where the user's words are a few percent of the text, as in an agent's session, the share stays as it is."""
+    messages = build_conversation(*CHAT[:4])
+    assert compute_grown_share(messages, 100 * sum(map(estimate_text_tokens, CHAT[:4]))) == pytest.approx(0.02)
+    assert compute_grown_share([], 0) == 0.0

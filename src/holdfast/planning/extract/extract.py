@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -45,7 +46,7 @@ from holdfast.planning.extract.salience import (
     trace_references,
     weigh_reference,
 )
-from holdfast.planning.extract.user_words import quote_user_messages
+from holdfast.planning.extract.user_words import compute_grown_share, quote_user_messages
 from holdfast.planning.settings import Settings
 
 EXTRACT_PREFACE = (
@@ -62,6 +63,9 @@ LINE_OVERHEAD_TOKENS = 2
 """Estimator tokens of a line beside its text: its bullet and line end."""
 HEADINGS_TOKENS = 120
 """Estimator tokens of the preface and the section headings."""
+MIN_LEFT_OVER_TOKENS = 64
+"""Estimator tokens for which the user's words are quoted once more: less would add a sentence or none. Chosen by
+judgement."""
 
 # Phrases, English and Chinese, of sentences that give a reason or settle something.
 _DECISION_CUES = re.compile(
@@ -125,6 +129,7 @@ def _collect_extract_sections(
     with_decisions: bool = True,
 ) -> ExtractSections:
     """Choose the content of each section of an extract of ``head``."""
+    head_tokens = sum(sized_message.tokens for sized_message in head)
     all_messages = [sized_message.message for sized_message in head]
     # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
     # which bounds the time that a compaction takes.
@@ -134,24 +139,28 @@ def _collect_extract_sections(
 
     ledger_tokens = budget * SUMMARY_LEDGER_SHARE
     decision_tokens = int(budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
-    user_tokens = int(budget * settings.summary.user_share)
-    has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
-    goal, constraints = quote_user_messages(all_messages, user_tokens, is_open=not has_request_in_tail)
+    pointer_tokens = int(budget * SUMMARY_POINTER_SHARE)
     sections = ExtractSections(
-        goal=goal,
-        constraints=constraints,
+        goal=[],
+        constraints=[],
         commands=_take_within_budget(format_command_lines(actions), int(ledger_tokens * 0.4)),
         errors=_list_recent_errors(actions),
         decisions=_take_within_budget(_find_decisions(messages), decision_tokens),
         files=_take_within_budget(format_file_lines(actions), int(ledger_tokens * 0.6)),
     )
 
+    # Where much of the head is the user's, their words may grow beyond their share into what the others leave.
+    user_tokens = int(budget * settings.summary.user_share)
+    grown_share = compute_grown_share(all_messages, head_tokens)
+    left_over = budget - HEADINGS_TOKENS - _estimate_lines(sections.texts) - pointer_tokens
+    max_user_tokens = min(int(budget * grown_share), left_over)
+    has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
+    quote_user = partial(quote_user_messages, all_messages, user_tokens, is_open=not has_request_in_tail)
+    sections = _quote_user_in_sections(sections, quote_user(max_tokens=max_user_tokens))
+
     # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
     # is mentioned there. Pointers come last, for references that no line covers.
-    spent = HEADINGS_TOKENS
-    for text in sections.texts:
-        spent += estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS
-    pointer_tokens = int(budget * SUMMARY_POINTER_SHARE)
+    spent = HEADINGS_TOKENS + _estimate_lines(sections.texts)
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
     quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - pointer_tokens)
@@ -162,7 +171,24 @@ def _collect_extract_sections(
     shown_text = "\n".join([visible_text, *sections.texts, *quotes])
     all_pointers = select_result_pointers(head, actions, open_weights, shown_text)
     pointers = _take_within_budget(all_pointers, pointer_tokens)
-    return replace(sections, quotes=quotes, pointers=pointers)
+    sections = replace(sections, quotes=quotes, pointers=pointers)
+
+    # What no line could use goes to the user's words.
+    left_over = budget - spent - _estimate_lines([*quotes, *pointers])
+    if left_over >= MIN_LEFT_OVER_TOKENS:
+        quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
+        sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
+    return sections
+
+
+def _quote_user_in_sections(sections: ExtractSections, user_quotes: tuple[list[str], list[str]]) -> ExtractSections:
+    goal, constraints = user_quotes
+    return replace(sections, goal=goal, constraints=constraints)
+
+
+def _estimate_lines(lines: Iterable[str]) -> int:
+    """Estimate the tokens of ``lines``, bullets and line ends included."""
+    return sum(estimate_text_tokens(line) + LINE_OVERHEAD_TOKENS for line in lines)
 
 
 def _list_recent_errors(actions: Sequence[ToolAction]) -> list[str]:

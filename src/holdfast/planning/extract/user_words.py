@@ -31,6 +31,10 @@ Chosen by judgement."""
 PROGRAM_SHARE = 1 / 8
 """Share of the budget for system messages inside the conversation; up to twice that if the user's words leave it
 unused. Small, because long instructions of a program must not displace the user's words. Chosen by judgement."""
+GROWN_SHARE_FACTOR, MAX_GROWN_SHARE = 2.0, 0.8
+"""The user's words may take this many times their share of the summarized text, and at most that share of the extract.
+A conversation that is mostly the user's is kept mostly in the user's words; in an agent's session they are a few
+percent, so nothing grows. Chosen by judgement."""
 END_CHARS_PER_TOKEN = 8
 """Characters read at each end of a long text for each token of the budget: about twice what the budget could quote, so
 that a megabyte without line ends costs no more than its ends. Chosen by judgement."""
@@ -61,9 +65,11 @@ class PiecePosition(NamedTuple):
 
 
 def quote_user_messages(
-    messages: Sequence[Message], budget: int, *, is_open: bool = True
+    messages: Sequence[Message], budget: int, *, max_tokens: int = 0, is_open: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Quote the user in about ``budget`` estimator tokens.
+    """Quote the user in about ``budget`` estimator tokens, or in ``max_tokens`` if that is more.
+
+    A long newest request takes its tokens from both, but ``OLDER_SHARE`` of ``budget`` stays for the other messages.
 
     Return two lists: the first and the newest request, and everything between them in its order. The newest request is
     quoted whole, whatever it costs, if it ``is_open``, that is if no newer message of the user stays visible after the
@@ -85,7 +91,7 @@ def quote_user_messages(
     remaining = max(
         MIN_OLDER_TOKENS,
         round(OLDER_SHARE * budget),
-        budget - newest_tokens,
+        max(budget, max_tokens) - newest_tokens,
     )
 
     program_texts = _list_program_messages(messages)
@@ -112,6 +118,16 @@ def quote_user_messages(
     if note:
         lines.append(f"Noted by the user's program, at the beginning: {note}")
     return goal, lines
+
+
+def compute_grown_share(messages: Sequence[Message], tokens: int) -> float:
+    """Return the share of an extract up to which the user's words may grow: more, the more of ``tokens`` is theirs.
+
+    ``tokens`` is the size of all ``messages`` (estimator tokens).
+    """
+    texts = dict.fromkeys(split_client_notes(text).own_words for text in iter_user_texts(messages))
+    user_tokens = sum(map(estimate_text_tokens, texts))
+    return min(MAX_GROWN_SHARE, GROWN_SHARE_FACTOR * user_tokens / max(1, tokens))
 
 
 def _quote_program_messages(program_texts: Sequence[str], budget: int) -> list[str]:
