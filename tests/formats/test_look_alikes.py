@@ -21,8 +21,6 @@ CASES = [
         [{"sessionId": "S", "messageId": 0, "type": "user", "message": "hi", "timestamp": "2026-01-01T00:00:00Z"}],
     ),
     ("Factory Droid", {"type": "session_start", "id": "a", "title": "T", "owner": "me", "version": 2}),
-    ("Copilot CLI", {"type": "session.start", "data": {"sessionId": "S"}, "id": "a", "timestamp": "t"}),
-    ("Copilot CLI", {"type": "user.message", "data": {"content": "hi"}, "id": "a", "timestamp": "t"}),
     ("VS Code", {"version": 3, "requesterUsername": "me", "responderUsername": "it", "requests": []}),
     ("Cursor", {"role": "user", "message": {"content": [{"type": "text", "text": "hi"}]}}),
     ("Kimi CLI", {"role": "_checkpoint", "id": 0}),

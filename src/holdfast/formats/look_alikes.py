@@ -77,10 +77,6 @@ def _is_droid(fields: Fields, probe: _Probe) -> bool:
     return probe.type == "session_start" and "id" in fields and bool({"owner", "cwd", "title"} & fields.keys())
 
 
-def _is_copilot_cli(fields: Fields, probe: _Probe) -> bool:
-    return "data" in fields and probe.type.startswith(("session.", "user.message", "assistant.", "tool.execution_"))
-
-
 def _is_copilot_chat(fields: Fields, _probe: _Probe) -> bool:
     return {"requests", "responderUsername"} <= fields.keys() or (
         {"kind", "v"} == fields.keys() and _has_inner(fields, "v", "requests")
@@ -147,8 +143,6 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
     ),
     # coding_agent_session_search#22, 2025-12-30 (~/.factory/sessions/**/*.jsonl)
     LookAlike("a session of Factory Droid, which resembles one of pi and is not read", _ADVICE, _is_droid),
-    # agentv#734, 2026-03-24 (~/.copilot/session-state/*/events.jsonl)
-    LookAlike("a session of GitHub Copilot CLI, which is not read", _ADVICE, _is_copilot_cli),
     LookAlike("a chat session of GitHub Copilot in VS Code, which is not read", _ADVICE, _is_copilot_chat),
     # agi-cli#1724, 2026-08-02 (~/.cursor/projects/*/agent-transcripts/*.jsonl)
     LookAlike("a transcript of Cursor, which is not read", _ADVICE, _is_cursor),

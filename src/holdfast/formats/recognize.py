@@ -23,6 +23,7 @@ from holdfast.formats.common.lines import (
     decode_raw_fields,
     split_json_lines,
 )
+from holdfast.formats.copilot_cli import read as copilot_cli
 from holdfast.formats.gemini_cli import read as gemini_cli
 from holdfast.formats.look_alikes import describe_look_alike
 from holdfast.formats.opencode import read as opencode
@@ -30,7 +31,8 @@ from holdfast.formats.pi import read as pi
 from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 KNOWN_FORMATS_TEXT = (
-    "sessions of Claude Code, Codex, Gemini CLI and pi (JSON lines), opencode's database and what it exports, and "
+    "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI and pi (JSON lines), opencode's database and what it "
+    "exports, and "
     "request bodies of the Messages API, Chat Completions, Responses and Gemini"
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -57,6 +59,7 @@ _TYPE_PROBE = LenientDecoder(_TypeProbe)
 RECORDING_READERS: Mapping[str, Callable[[bytes], Recording]] = {
     "claude-code": claude_code.read_claude_code,
     "codex": codex.read_codex,
+    "copilot-cli": copilot_cli.read_copilot_cli,
     "gemini-cli": gemini_cli.read_gemini_cli,
     "opencode": opencode.read_opencode,
     "pi": pi.read_pi,
@@ -300,6 +303,14 @@ def _is_claude_code_line(fields: dict[str, Raw], type_: str) -> bool:
     return has_links or (type_ in _CLAUDE_TYPES and bool(fields.keys() & _CLAUDE_KEYS))
 
 
+_COPILOT_TYPES = ("session.", "user.message", "assistant.", "tool.execution_", "system.message", "system.notification")
+"""How the types of those events of Copilot CLI begin that no other tool has."""
+
+
+def _is_copilot_cli_line(fields: dict[str, Raw], type_: str) -> bool:
+    return "data" in fields and type_.startswith(_COPILOT_TYPES)
+
+
 def _is_gemini_cli_line(fields: dict[str, Raw], type_: str) -> bool:
     is_header = {"sessionId", "projectHash"} <= fields.keys()
     is_answer = type_ == "gemini" and {"id", "timestamp", "content"} <= fields.keys()
@@ -322,6 +333,7 @@ def _is_pi_line(fields: dict[str, Raw], type_: str) -> bool:
 _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("codex", _is_codex_line),
     ("claude-code", _is_claude_code_line),
+    ("copilot-cli", _is_copilot_cli_line),
     ("gemini-cli", _is_gemini_cli_line),
     ("opencode", _is_opencode_export),
     ("body", _is_request_body),

@@ -95,7 +95,9 @@ class ReplayFailure(Struct, frozen=True):
 
 @click.command("replay", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, metavar="FILE...")
-@click.option("--latest", is_flag=True, help="Your newest session of Claude Code, Codex, opencode, Gemini CLI or pi.")
+@click.option(
+    "--latest", is_flag=True, help="Your newest session of Claude Code, Codex, opencode, Gemini CLI, Copilot CLI or pi."
+)
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these tools.")
 @click.option(
     "--window",
@@ -137,8 +139,8 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
 
     Each answer in the recording is requested again, the way each policy would have requested it. Every request is
     validated, measured against the window, priced with a simulated prompt cache, and searched for the facts the model
-    went on to use. Files are sessions of Claude Code, Codex, Gemini CLI or pi, a database or export of opencode, or
-    request bodies. Nothing leaves this machine.
+    went on to use. Files are sessions of Claude Code, Codex, Copilot CLI, Gemini CLI or pi, a database or export of
+    opencode, or request bodies. Nothing leaves this machine.
 
     Exit code 2 if no file could be replayed.
     """

@@ -21,6 +21,8 @@ from holdfast.formats.common.lines import LineFile
 
 ReadProgress = Callable[[int, int], None]
 """Called with the number of bytes read, and the size of the file."""
+SESSION_FILE_OF_FOLDER = "events.jsonl"
+"""Name of the session in a folder of Copilot CLI, which keeps each session in a folder of its own."""
 _SESSION_ID_BYTES = 8
 """Length of the digest that names a session without an id; it must be stable, so that importing again finds it."""
 
@@ -48,6 +50,9 @@ def iter_recordings(
     from holdfast.store.foreign import opencode as foreign
 
     path = Path(file)
+    if file and (path / SESSION_FILE_OF_FOLDER).is_file():
+        path = path / SESSION_FILE_OF_FOLDER
+        file = str(path)
     if not file or not foreign.is_sqlite_file(path):
         if session:
             raise CommandError(f"--session names a session of an opencode database, but {file} is not a database")

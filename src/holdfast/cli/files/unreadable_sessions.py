@@ -56,7 +56,6 @@ class UnreadTool(NamedTuple):
 _UNREAD_TOOLS = (
     UnreadTool("Qwen Code", ".qwen/projects", "*/chats/*.jsonl"),
     UnreadTool("Factory Droid", ".factory/sessions", "**/*.jsonl"),
-    UnreadTool("GitHub Copilot CLI", ".copilot/session-state", "*/events.jsonl"),
     UnreadTool("Cursor", ".cursor/projects", "*/agent-transcripts/**/*.jsonl"),
     UnreadTool("Kimi CLI", ".kimi/sessions", "*/*/context.jsonl"),
     UnreadTool("Kimi Code", ".kimi-code/sessions", "*/*/agents/main/wire.jsonl"),

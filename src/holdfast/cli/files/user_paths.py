@@ -158,6 +158,7 @@ def list_session_tools() -> list[SessionTool]:
         SessionTool("Codex", root("CODEX_HOME", ".codex") / "sessions", "**/rollout-*.jsonl"),
         SessionTool("opencode", root("XDG_DATA_HOME", ".local/share") / "opencode", "opencode*.db"),
         SessionTool("Gemini CLI", home / ".gemini" / "tmp", "*/chats/session-*"),
+        SessionTool("Copilot CLI", root("COPILOT_HOME", ".copilot") / "session-state", "*/events.jsonl"),
         SessionTool("pi", root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "**/*.jsonl"),
     ]
 

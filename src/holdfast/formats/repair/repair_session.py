@@ -19,6 +19,7 @@ from holdfast.formats.repair.survey import survey_session_file
 from holdfast.formats.repair.tools import REPAIR_TOOLS, RepairTool
 
 _UNREPAIRABLE_ADVICE = {
+    "copilot-cli": "a session of Copilot CLI is read but not repaired: import it as it is, damaged lines become notes",
     "body": "this is a request, no session file: `holdfast fix` repairs requests",
     "opencode": "this is what opencode exported, no file that it goes on with: export it again, or import it as it is",
 }
