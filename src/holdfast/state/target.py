@@ -125,7 +125,7 @@ class PlanInputs(Struct, frozen=True, omit_defaults=True, dict=True):
     summary: SummaryResult | None = None
     """The summary that was asked for; used if the plan would cut at its ``stop``."""
     restored_texts: tuple[str, ...] = ()
-    """Texts read from their source (rules, plan, skills) to be put after a new summary, within their budgets."""
+    """Texts read from their source (rules, skills) to be put after a new summary, within their budgets."""
     is_breaker_cooled: bool = False
     """Whether the circuit breaker opened (compaction failed too often in a row), but so long ago that one more attempt
     is allowed."""

@@ -235,8 +235,10 @@ def test_environment_fields_of_an_empty_environment_hold_only_a_token_limit(api)
 # -- behind a summary --------------------------------------------------------------------------------------------------
 
 
-def test_restore_texts_returns_the_skills_and_the_plan_in_use(tmp_path):
-    """The skills that the conversation read, the last one first, and its current plan are restored."""
+def test_restore_texts_returns_the_skills_in_use_without_the_plan(tmp_path):
+    """The skills that the conversation read are restored, the last one first. Its to-do list is not: the planner shows
+    it with everything else that is still open, and it must not be shown twice.
+    """
     for name in ("tides", "moon", "unused"):
         write_skill(tmp_path, name, f"---\nname: {name}\ndescription: d\n---\nAll of {name}.")
     environment = load_environment(tmp_path)
@@ -245,7 +247,6 @@ def test_restore_texts_returns_the_skills_and_the_plan_in_use(tmp_path):
             build_tool_call("read", path="skill:moon"),
             build_tool_call("read", path="skill:tides"),
             build_tool_call("read", path="./.agents/skills/moon/SKILL.md"),
-            build_tool_call("todo", items=[{"text": "old"}]),
             build_tool_call("todo", items=[{"text": "look", "status": "done"}, {"text": "mend", "status": "active"}]),
             build_tool_call("read", path="SKILL.md"),
             build_tool_call("lookup", name="unused"),
@@ -254,7 +255,6 @@ def test_restore_texts_returns_the_skills_and_the_plan_in_use(tmp_path):
     assert texts == (
         "Skill moon, in use:\n\nAll of moon.",
         "Skill tides, in use:\n\nAll of tides.",
-        "The plan as it stands:\n- [done] look\n- [active] mend",
     )
 
 
@@ -269,13 +269,11 @@ def test_restore_texts_recognizes_the_skill_tool_of_claude_code(tmp_path):
 def test_restore_texts_restores_again_after_a_second_summary(tmp_path):
     """A skill that a summary restored counts as used, so the next summary restores it too, with its current text."""
     path = write_skill(tmp_path, "tides", "---\nname: tides\ndescription: d\n---\nOld words.")
-    first = load_environment(tmp_path).restore_texts(
-        [build_tool_call("read", path="skill:tides"), build_tool_call("todo", items=[{"text": "mend"}])]
-    )
+    first = load_environment(tmp_path).restore_texts([build_tool_call("read", path="skill:tides")])
     path.write_text("---\nname: tides\ndescription: d\n---\nNew words.")
     summary = Message("user", tuple(map(Text, ("What was done.", *first))))
     again = load_environment(tmp_path).restore_texts([summary, Message.from_text("user", "Go on.")])
-    assert again == ("Skill tides, in use:\n\nNew words.", "The plan as it stands:\n- [open] mend")
+    assert again == ("Skill tides, in use:\n\nNew words.",)
 
 
 @given(st.lists(st.lists(st.sampled_from(["tides", "moon", "kelp"]), max_size=4), min_size=1, max_size=4))
@@ -291,13 +289,6 @@ def test_find_used_skills_keeps_the_order_of_use_across_summaries(uses):
             "user", (Text("What was done."), *(Text(format_used_skill(name, "It says.")) for name in used))
         )
     assert used == once
-
-
-def test_restore_texts_omits_a_finished_or_broken_plan(tmp_path):
-    """A plan whose items are all done is not restored, and a broken call defines no plan."""
-    environment = load_environment(tmp_path)
-    assert environment.restore_texts([build_tool_call("todo", items=[{"text": "a", "status": "done"}])]) == ()
-    assert environment.restore_texts([Message("assistant", (ToolCall("c", "todo", "{broken"),))]) == ()
 
 
 def test_restore_texts_returns_only_changed_rules(tmp_path):

@@ -27,6 +27,7 @@ from holdfast.events import CompactionOutcome
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.circuit_breaker import is_breaker_closed
+from holdfast.planning.open_work.hidden_work import render_hidden_work
 from holdfast.planning.pipeline import OVER_WINDOW_RULE
 from holdfast.planning.stages.compaction import BREAKER_RULE, COMPACTION_LIMIT_RULE, PAUSED_RULE
 from holdfast.planning.summary.prompts import SummaryPromptOptions
@@ -507,20 +508,24 @@ async def _compact_natively(
 def _collect_texts_beside(
     runtime: SessionRuntime, task: CompactionTask, summary_request: SummaryRequest
 ) -> tuple[str, ...]:
-    """Return the texts to append to the provider's summary: the user's words if it keeps none, and restored texts."""
+    """Return the texts to append to the provider's summary.
+
+    These are the user's words if it keeps none, what is still open, and restored texts.
+    """
     journal = runtime.journal
     # A branch that was opened again may not hold its oldest messages; reading them here loads them into the state.
     journal.read_messages(0, summary_request.stop)
     user_words = native.quote_user_words(journal.state, task.template.target, summary_request, journal.policy)
     texts_beside: list[str] = []
-    for text in (user_words, *_collect_restored_texts(runtime)):
+    open_work = render_hidden_work(journal.state, summary_request.stop, summary_request.max_tokens)
+    for text in (user_words, open_work, *_collect_restored_texts(runtime)):
         if text:
             texts_beside.append(text)
     return tuple(texts_beside)
 
 
 def _collect_restored_texts(runtime: SessionRuntime) -> tuple[str, ...]:
-    """Return the texts to show again after a summary: rules that changed, skills that were used, the plan."""
+    """Return the texts to show again after a summary: rules that changed, and skills that were used."""
     environment = runtime.resources.environment
     state = runtime.journal.state
     if environment is None:

@@ -27,7 +27,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.text_cuts import hash_text
 from holdfast.messages.text.token_excerpts import clip_text_with_notice
-from holdfast.planning.extract.restored_plan import render_restored_todos
 from holdfast.providers.api_spec import ApiSpec
 from holdfast.providers.common.portable_options import FunctionTool, PortableOptions
 from holdfast.providers.registry import get_api_spec
@@ -45,16 +44,13 @@ MAX_RULES_BYTES = 32_768
 # judgement.
 AGENT_OUTPUT_TOKENS = 8_000
 """Output limit of an agent's requests."""
-# The four budgets are paid with every compaction. Those for skills and rules are Claude Code's.
+# The three budgets are paid with every compaction. Those for skills and rules are Claude Code's.
 RESTORED_SKILL_TOKENS = 5_000
 """Tokens of one skill that is shown again after a summary."""
 RESTORED_SKILLS_TOKENS = 25_000
 """Tokens of all skills that are shown again; the ones used last come first."""
 RESTORED_RULE_TOKENS = 5_000
 """Tokens of one rules file that is shown after a summary because it changed since the system prompt was made."""
-# A list of some dozen items has a few hundred tokens. Chosen by judgement.
-RESTORED_PLAN_TOKENS = 2_000
-"""Tokens of the plan (the to-do list) that is shown again."""
 
 
 class RulesFile(Struct, frozen=True):
@@ -124,9 +120,10 @@ class Environment(Struct, frozen=True):
     ) -> tuple[str, ...]:
         """Return the texts to show again after a summary, each from its source and within its budget.
 
-        These are the rules that are new or changed since the system prompt was made (it has the others), the skills
-        that were used, the last one first, and the plan. Skills and plan are found in ``messages``, the conversation,
-        so that this works after a restart too; ``skills`` names further skills. ``max_tokens`` is for all skills.
+        These are the rules that are new or changed since the system prompt was made (it has the others), and the
+        skills that were used, the last one first. Skills are found in ``messages``, the conversation, so that this
+        works after a restart too; ``skills`` names further skills. ``max_tokens`` is for all skills. The to-do list is
+        not among them: the planner shows it with everything else that is still open.
         """
         history = tuple(messages)
         skills_by_name = {skill.name: skill for skill in self.skills}
@@ -139,7 +136,6 @@ class Environment(Struct, frozen=True):
         return (
             *_find_changed_rules(self.folders, self.rules),
             *_read_skill_bodies(used_skills, max_tokens),
-            *render_restored_todos(history, RESTORED_PLAN_TOKENS),
         )
 
 

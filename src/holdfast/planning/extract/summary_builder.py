@@ -31,6 +31,8 @@ from holdfast.planning.extract.previous_summary import (
     iter_client_summaries,
     unwrap_client_summary,
 )
+from holdfast.planning.open_work.hidden_work import estimate_section_tokens, render_hidden_work
+from holdfast.planning.open_work.section import is_open_work_section
 from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
@@ -81,7 +83,11 @@ def build_compaction(
     else:
         counted_texts = sources
     budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
-    texts = [*_build_summary_texts(builder, head, keep, budget, summary_result), *files, *sources]
+    # What is still open is paid first: nobody else tells of it, and it must not be started twice or forgotten.
+    open_work = render_hidden_work(builder.state, keep, budget)
+    budget = max(0, budget - estimate_section_tokens(open_work)) if open_work else budget
+    texts = [*_build_summary_texts(builder, head, keep, budget, summary_result, open_work)]
+    texts += [*filter(None, [open_work]), *files, *sources]
     summary = Message("user", tuple(map(Text, escape_summary_look_alikes(texts, builder.state))))
     size = build_sized_message(summary).tokens
     compaction = CompactionEntry(keep, summary, size, tokens_before=builder.estimated_tokens)
@@ -155,11 +161,15 @@ def _strip_summary_preface(texts: Sequence[str]) -> str:
 
 
 def _get_active_summary_texts(state: ConversationState) -> list[str]:
-    """Return the texts of the summary in force; an empty list if none can be read."""
+    """Return the texts of the summary in force; an empty list if none can be read.
+
+    The section about open work is left out: each summary has a new one, made from the log.
+    """
     compaction = state.view.compaction
     if compaction is None or compaction.summary is None:
         return []
-    return [part.text for part in compaction.summary.parts if isinstance(part, Text)]
+    texts = [part.text for part in compaction.summary.parts if isinstance(part, Text)]
+    return [text for text in texts if not is_open_work_section(text)]
 
 
 def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
@@ -200,8 +210,9 @@ def _build_summary_texts(
     keep: int,
     budget: int,
     summary_result: SummaryResult | None,
+    open_work: str,
 ) -> Iterator[str]:
-    """Yield the texts of the summary.
+    """Yield the texts of the summary beside ``open_work``, the section about what is still open.
 
     These are an extract and the summary that it carries on, or a preface, the written summary and its supplement.
     """
@@ -214,7 +225,7 @@ def _build_summary_texts(
             tail,
             budget - estimate_text_tokens(carried_text),
             settings,
-            carried_text,
+            f"{carried_text}\n{open_work}" if open_work else carried_text,
         )
         if carried_text:
             yield carried_text
@@ -228,7 +239,7 @@ def _build_summary_texts(
     supplement = build_supplement(
         head,
         tail,
-        summary_result.text,
+        f"{summary_result.text}\n{open_work}" if open_work else summary_result.text,
         max(0, remaining),
         settings,
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.open_work.hidden_work import restate_open_work
 from holdfast.planning.settings import ChannelLimits
 from holdfast.state.entries import TRIGGER_HISTORY, CompactionEntry
 from holdfast.state.turns import find_turn_starts
@@ -83,4 +84,6 @@ def limit_history_turns(builder: PlanBuilder) -> PlanBuilder:
         native=previous.native,
         readable_tokens=previous.readable_tokens,
     )
-    return builder.add_compaction(compaction)
+    # What is still open would be forgotten with the turns that tell of it.
+    summary_tokens = builder.to_estimator_tokens(builder.budget.message_tokens)
+    return builder.add_compaction(restate_open_work(builder.state, compaction, summary_tokens))

@@ -1,0 +1,1 @@
+"""How each client says that work in the background starts and ends, one file a client."""
