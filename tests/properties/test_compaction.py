@@ -40,7 +40,6 @@ HEADINGS = [
     "## Constraints & Preferences",
     "## Progress",
     "### Done",
-    "### In Progress",
     "### Blocked",
     "## Key Decisions",
     "## Next Steps",
@@ -299,19 +298,30 @@ def list_headings(text):
     return [line for line in text.split("\n") if line in HEADINGS]
 
 
+def has_empty_section(text):
+    """Return whether a heading is followed by the next one of its level, or by the end."""
+    lines = text.split("\n")
+    for line, next_line in zip(lines, [*lines[1:], "## end"], strict=True):
+        is_parent = line == "## Progress" and next_line.startswith("### ")
+        if line in HEADINGS and next_line in [*HEADINGS, "## end"] and not is_parent:
+            return True
+    return False
+
+
 @given(
     long_conversations | broken_history_strategy(max_damages=4, longest=2_000),
     st.sampled_from([300, 1_000, 4_000, 20_000]),
     positions,
 )
-def test_build_extract_has_all_headings_within_its_budget(messages, budget, cut):
-    """summary-form: all headings are in order, and the size is within the budget or what the newest request needs.
-    Beside the request that is fixed lines and half of the user's share for older text.
+def test_build_extract_has_headings_in_order_within_its_budget(messages, budget, cut):
+    """summary-form: the headings are in order, none stands above nothing, and the size is within the budget or what the
+    newest request needs. Beside the request that is fixed lines and half of the user's share for older text.
     """
     sized_messages = [build_sized_message(message) for message in messages]
     cut = min(cut, len(sized_messages))
     text = build_extract(sized_messages[:cut], sized_messages[cut:], budget)
-    assert list_headings(text) == HEADINGS
+    assert list_headings(text) == [heading for heading in HEADINGS if heading in list_headings(text)]
+    assert not has_empty_section(text)
     newest = [message.text.strip() for message in messages[:cut] if message.is_turn_start and message.text.strip()][-1:]
     newest_tokens = sum(estimate_text_tokens(message) for message in newest)
     assert estimate_text_tokens(text) <= max(
@@ -419,7 +429,7 @@ def test_build_extract_names_files_commands_and_errors():
 
 @pytest.mark.parametrize("name", SUMMARISING)
 def test_compaction_sends_the_summary_as_a_user_message(name):
-    """summary-is-user-data: the summary follows the pinned system prompt as a user message with all its headings."""
+    """summary-is-user-data: the summary follows the pinned system prompt as a user message with its headings."""
     messages = [Message.from_text("system", "Be brief."), *build_turns(20, 8_000), Message.from_text("user", "go on")]
     target = get_target("openai-chat", "gpt-5", window=100_000)
     new_plan = plan(messages, target, Policy.preset(name), inputs=PlanInputs(force_compaction=True))
@@ -427,7 +437,9 @@ def test_compaction_sends_the_summary_as_a_user_message(name):
     assert new_plan.compaction is not None
     assert sent[0] == messages[0]
     assert sent[1].role == "user"
-    assert list_headings(sent[1].text) == HEADINGS
+    assert list_headings(sent[1].text) == [
+        heading for heading in HEADINGS if heading not in ("## Progress", "### Done", "### Blocked")
+    ]
     assert f"({new_plan.compaction.first_kept - 1} messages)" in sent[1].text
     assert "go on" in sent[-1].text
 

@@ -13,7 +13,13 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.carried_summary import render_previous_summary
-from holdfast.planning.extract.previous_summary import extract_client_summary, iter_user_texts
+from holdfast.planning.extract.extract import EXTRACT_PREFACE, SHORT_EXTRACT_PREFACE, build_extract
+from holdfast.planning.extract.previous_summary import (
+    PREVIOUS_SUMMARY_OPENING,
+    extract_client_summary,
+    find_newest_client_summary,
+    iter_user_texts,
+)
 from holdfast.planning.summary.must_keep import find_newest_user_text
 from holdfast.state.entries import CompactionEntry, Entry
 from holdfast.state.fold.fold_entries import apply_entry
@@ -59,10 +65,13 @@ WRAPPERS = {
         "The conversation history before this point was compacted into the following summary:\n\n<summary>\n",
         "\n</summary>",
     ),
+    "holdfast": (f"{EXTRACT_PREFACE.format(messages=40)}\n", ""),
+    "holdfast-short": (f"{SHORT_EXTRACT_PREFACE.format(messages=40)}\n", ""),
     "gemini-cli": ("<state_snapshot>\n", "\n</state_snapshot>"),
     "gemini-cli-thinking": ("<scratchpad>Hm.</scratchpad>\n\n<state_snapshot>\n", "\n</state_snapshot>"),
 }
 CLIENTS = [*WRAPPERS, "opencode"]
+NEW_LINE = "\n"
 
 
 def build_opening(client: str, summary: str) -> list[Message]:
@@ -123,6 +132,31 @@ def test_extract_carries_a_client_summary_whole(client):
             assert boilerplate not in text
 
 
+def test_extract_that_comes_back_is_carried_with_the_summary_it_carried():
+    """A client that begins a new conversation with the messages of its last request sends an extract of ours back, and
+    in the same message the earlier summary that the extract carried on.
+    """
+    first_plan = plan(
+        [*build_opening("pi", SUMMARY), *build_turns(6)], TARGET, inputs=PlanInputs(force_compaction=True)
+    )
+    extract, carried = (part.text for part in first_plan.compaction.summary.parts)
+    assert SUMMARY in carried
+    message = Message("user", (Text(extract), Text(carried)))
+    content = find_newest_client_summary([message])
+    assert content == f"{extract.partition(NEW_LINE)[2]}{NEW_LINE * 2}{SUMMARY}"
+    assert list(iter_user_texts([message])) == []
+    text = build_extracts([message, *build_turns(1, 90)])[-1]
+    assert SUMMARY in text
+    assert "Turn 5: look at the log please." in text
+
+
+@pytest.mark.parametrize("budget", [400, 4_000])
+def test_extract_of_nothing_but_a_summary_adds_no_line_with_each_copy(budget):
+    """If all of an extract is the summary that it carries on, that summary is the content when it comes back."""
+    extract = f"{build_extract([], [], budget)}{NEW_LINE * 2}{PREVIOUS_SUMMARY_OPENING}{SUMMARY}"
+    assert extract_client_summary(extract) == SUMMARY
+
+
 def test_extract_keeps_user_text_beside_a_client_summary():
     """Text in the same message as the client's summary is still quoted as the user's."""
     first_messages = Message(
@@ -133,7 +167,7 @@ def test_extract_keeps_user_text_beside_a_client_summary():
     assert text.count(SUMMARY) == 1
 
 
-@pytest.mark.parametrize("client", [name for name in WRAPPERS if name != "codex"])
+@pytest.mark.parametrize("client", [name for name, (_, end) in WRAPPERS.items() if end])
 @pytest.mark.parametrize("quoted", [0, 1, 2])
 def test_extract_client_summary_ends_at_its_own_end_marker(client, quoted):
     """Text after the end marker belongs to the user, and an end marker quoted inside the summary does not end it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from holdfast.planning.extract.ledger import (
     list_tool_actions,
 )
 from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
 from holdfast.planning.extract.salience import (
     ReferenceLine,
     find_distinctive_references,
@@ -49,20 +50,22 @@ from holdfast.planning.extract.salience import (
 from holdfast.planning.extract.user_words import compute_grown_share, quote_user_messages
 from holdfast.planning.settings import Settings
 
-EXTRACT_PREFACE = (
-    "The conversation before this point was replaced by this extract of it ({messages} messages), made from the log "
-    "without a model. Quoted lines are verbatim; whatever is not here can be read back with recall."
+EXTRACT_PREFACE = EXTRACT_OPENING + (
+    "{messages} messages), made from the log without a model. Quoted lines are verbatim; whatever is not here can be "
+    "read back with recall."
 )
-EXTRACT_OPENING = EXTRACT_PREFACE.partition("{")[0]
-"""Text that every extract begins with; an extract is recognized by it."""
+SHORT_EXTRACT_PREFACE = EXTRACT_OPENING + "{messages} messages); recall reads back the rest."
+SHORT_FORM_TOKENS = 1_500
+"""Budget of an extract in estimator tokens under which its fixed sentences are short. The long ones cost about 50
+tokens, which are over 3 % of such an extract. Chosen by judgement."""
 SUPPLEMENT_OPENING = "Beside the summary, from the log and verbatim:"
 # Content of the section "Next Steps", with a kept tail and without one.
 _CONTINUE_BELOW_TEXT = "(continue from the messages below)"
 _NO_TAIL_TEXT = "(no messages follow: continue with the newest request above)"
 LINE_OVERHEAD_TOKENS = 2
 """Estimator tokens of a line beside its text: its bullet and line end."""
-HEADINGS_TOKENS = 120
-"""Estimator tokens of the preface and the section headings."""
+SECTION_HEADING_TOKENS = 7
+"""Estimator tokens of the heading of one section."""
 MIN_LEFT_OVER_TOKENS = 64
 """Estimator tokens for which the user's words are quoted once more: less would add a sentence or none. Chosen by
 judgement."""
@@ -88,12 +91,11 @@ def build_extract(
     Each section has a share of the budget; what sections leave unused goes to the coverage lines. ``tail`` and
     ``visible_text`` stay visible after the extract: references that stand there need no line here.
     """
-    sections = _collect_extract_sections(head, tail, budget, settings, visible_text)
-    return _render_extract(
-        len(head),
-        sections,
-        _CONTINUE_BELOW_TEXT if tail else _NO_TAIL_TEXT,
-    )
+
+    def render_extract(sections: ExtractSections) -> str:
+        return _render_extract(sections, len(head), has_tail=bool(tail), is_short=budget < SHORT_FORM_TOKENS)
+
+    return render_extract(_collect_extract_sections(head, tail, budget, settings, render_extract, visible_text))
 
 
 def build_supplement(
@@ -113,6 +115,7 @@ def build_supplement(
         tail,
         budget,
         settings,
+        _render_supplement,
         written_summary,
         with_decisions=False,
     )
@@ -124,11 +127,12 @@ def _collect_extract_sections(
     tail: Sequence[SizedMessage],
     budget: int,
     settings: Settings,
+    render_sections: Callable[[ExtractSections], str],
     visible_text: str = "",
     *,
     with_decisions: bool = True,
 ) -> ExtractSections:
-    """Choose the content of each section of an extract of ``head``."""
+    """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render."""
     head_tokens = sum(sized_message.tokens for sized_message in head)
     all_messages = [sized_message.message for sized_message in head]
     # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
@@ -152,7 +156,8 @@ def _collect_extract_sections(
     # Where much of the head is the user's, their words may grow beyond their share into what the others leave.
     user_tokens = int(budget * settings.summary.user_share)
     grown_share = compute_grown_share(all_messages, head_tokens)
-    left_over = budget - HEADINGS_TOKENS - _estimate_lines(sections.texts) - pointer_tokens
+    frame_tokens = estimate_text_tokens(render_sections(sections)) + 4 * SECTION_HEADING_TOKENS
+    left_over = budget - frame_tokens - pointer_tokens
     max_user_tokens = min(int(budget * grown_share), left_over)
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
     quote_user = partial(quote_user_messages, all_messages, user_tokens, is_open=not has_request_in_tail)
@@ -160,7 +165,7 @@ def _collect_extract_sections(
 
     # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
     # is mentioned there. Pointers come last, for references that no line covers.
-    spent = HEADINGS_TOKENS + _estimate_lines(sections.texts)
+    spent = estimate_text_tokens(render_sections(sections)) + 2 * SECTION_HEADING_TOKENS
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
     quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - pointer_tokens)
@@ -242,43 +247,50 @@ class ExtractSections(Struct, frozen=True):
         return [*self.goal, *self.constraints, *self.commands, *self.errors, *self.decisions, *self.files]
 
 
-def _render_extract(message_count: int, sections: ExtractSections, next_steps: str) -> str:
-    # The headings of the summary that a model is asked for (planning/summary/prompts.py), in the same order.
-    return "\n".join(
-        [
-            EXTRACT_PREFACE.format(messages=message_count),
-            "## Goal\n" + _render_list(sections.goal, ""),
-            "## Constraints & Preferences\n" + _render_list(sections.constraints, ""),
-            "## Progress\n### Done\n" + _render_list(sections.commands),
-            "### In Progress\n(none)\n### Blocked\n" + _render_list(sections.errors),
-            "## Key Decisions\n" + _render_list(sections.decisions),
-            f"## Next Steps\n{next_steps}",
-            "## Critical Context\n" + _render_list(sections.quotes, ""),
-            "## Relevant Files\n" + _render_list([*sections.files, *sections.pointers]),
-        ]
-    )
+def _render_extract(sections: ExtractSections, message_count: int, *, has_tail: bool, is_short: bool) -> str:
+    """Render the preface and the sections that are not empty, in the order in which a model is asked for them."""
+    preface = SHORT_EXTRACT_PREFACE if is_short else EXTRACT_PREFACE
+    progress_blocks = [
+        *_render_section("### Done", sections.commands),
+        *_render_section("### Blocked", sections.errors),
+    ]
+    next_steps: list[str] = []
+    if not has_tail and sections.goal:
+        next_steps = [_NO_TAIL_TEXT]
+    elif has_tail and sections.texts and not is_short:
+        next_steps = [_CONTINUE_BELOW_TEXT]
+    blocks = [
+        preface.format(messages=message_count),
+        *_render_section("## Goal", sections.goal, ""),
+        *_render_section("## Constraints & Preferences", sections.constraints, ""),
+        *_render_section("## Progress", progress_blocks, ""),
+        *_render_section("## Key Decisions", sections.decisions),
+        *_render_section("## Next Steps", next_steps, ""),
+        *_render_section("## Critical Context", sections.quotes, ""),
+        *_render_section("## Relevant Files", [*sections.files, *sections.pointers]),
+    ]
+    return "\n".join(blocks)
 
 
 def _render_supplement(sections: ExtractSections) -> str:
-    """Render the sections that are not empty, each under its heading."""
-    groups = (
-        ("The user's words", [*sections.goal, *sections.constraints], ""),
-        ("Commands", sections.commands, "- "),
-        ("Errors", sections.errors, "- "),
-        ("Lines", sections.quotes, ""),
-        ("Files", [*sections.files, *sections.pointers], "- "),
-    )
-    blocks: list[str] = []
-    for heading, items, bullet in groups:
-        if items:
-            blocks.append(f"## {heading}\n{_render_list(items, bullet)}")
+    """Render the sections that are not empty, or return an empty string if all are."""
+    blocks = [
+        *_render_section("## The user's words", [*sections.goal, *sections.constraints], ""),
+        *_render_section("## Commands", sections.commands),
+        *_render_section("## Errors", sections.errors),
+        *_render_section("## Lines", sections.quotes, ""),
+        *_render_section("## Files", [*sections.files, *sections.pointers]),
+    ]
     if not blocks:
         return ""
     return "\n".join([SUPPLEMENT_OPENING, *blocks])
 
 
-def _render_list(items: Iterable[str], bullet: str = "- ") -> str:
-    return "\n".join(bullet + item for item in items) or "(none)"
+def _render_section(heading: str, items: Sequence[str], bullet: str = "- ") -> list[str]:
+    """Return the heading with its items below as one block, or no block without items."""
+    if not items:
+        return []
+    return ["\n".join([heading, *(bullet + item for item in items)])]
 
 
 def _take_within_budget(candidates: Iterable[str], budget: int) -> list[str]:

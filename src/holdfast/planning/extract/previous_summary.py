@@ -20,6 +20,8 @@ from holdfast.messages.message import (
 )
 from holdfast.messages.parts import Part, Text
 
+EXTRACT_OPENING = "The conversation before this point was replaced by this extract of it ("
+"""Text that every extract begins with; an extract is recognized by it."""
 PREVIOUS_SUMMARY_OPENING = "What came before, as an earlier summary has it:\n"
 """Opening of the text in which an extract carries an earlier summary on."""
 PARTLY_OMITTED_TEXT = "[parts of it are left out here]"
@@ -72,10 +74,15 @@ def _define_summary_format(opening: str, *closings: str) -> _SummaryFormat:
     return _SummaryFormat(re.compile(r"\s*" + opening, re.DOTALL), closings)
 
 
-# Our own, then Claude Code and Codex (both from recordings), pi, and Gemini CLI (both from their source). Gemini CLI
-# puts the answer of its model into the conversation unchanged, with a scratchpad before the summary.
+# Our own two, then Claude Code and Codex (both from recordings), pi, and Gemini CLI (both from their source). A client
+# that begins a new conversation with the messages of its last request sends our extract back. If it is nothing but an
+# earlier summary, only that is its content, or each copy would add an opening line. Gemini CLI puts the answer of its
+# model into the conversation unchanged, with a scratchpad before the summary.
 _SUMMARY_FORMATS = (
-    _define_summary_format(re.escape(PREVIOUS_SUMMARY_OPENING), f"\n{PARTLY_OMITTED_TEXT}"),
+    _define_summary_format(
+        rf"(?:{re.escape(EXTRACT_OPENING)}[^\n]*\s*)?{re.escape(PREVIOUS_SUMMARY_OPENING)}", f"\n{PARTLY_OMITTED_TEXT}"
+    ),
+    _define_summary_format(rf"{re.escape(EXTRACT_OPENING)}[^\n]*"),
     _define_summary_format(
         r"This session is being continued from a previous conversation[^\n]*\s*(?:Summary:\n)?",
         "\nIf you need specific details from before compaction",
@@ -140,12 +147,14 @@ def _split_summary(text: str) -> _SplitSummary:
 def find_newest_client_summary(messages: Sequence[Message]) -> str:
     """Return the content of the newest summary in ``messages``, or an empty string without one.
 
+    An extract of ours and the earlier summary that it carries on are two texts of one message and count as one summary.
     ``messages`` begin where their conversation begins: opencode's summary is recognized only there.
     """
     for message in reversed(messages):
         if message.role == "user":
-            for summary in iter_client_summaries(_get_message_texts(message)):
-                return summary
+            summaries = list(iter_client_summaries(_get_message_texts(message)))
+            if summaries:
+                return "\n\n".join(summaries)
     if _is_opencode_restart(messages):
         return messages[1].text.strip()
     return ""

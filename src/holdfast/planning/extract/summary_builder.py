@@ -23,8 +23,9 @@ from holdfast.planning.extract.carried_summary import (
     render_previous_summary,
 )
 from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
-from holdfast.planning.extract.extract import EXTRACT_OPENING, build_extract, build_supplement
+from holdfast.planning.extract.extract import build_extract, build_supplement
 from holdfast.planning.extract.previous_summary import (
+    EXTRACT_OPENING,
     PREVIOUS_SUMMARY_OPENING,
     find_newest_client_summary,
     is_client_summary_part,
@@ -147,7 +148,7 @@ def choose_carried_summary(state: ConversationState, keep: int) -> str:
     pinned_count = state.view.pinned_count
     newest = find_newest_client_summary(state.history.messages.slice(pinned_count, keep))
     if not texts or texts[0].startswith(EXTRACT_OPENING):
-        return newest or next(iter_client_summaries(texts), "")
+        return newest or next(iter_client_summaries(texts[1:]), "")
     newest_before = find_newest_client_summary(state.history.messages.slice(pinned_count, state.view.first_kept))
     is_covered = newest == newest_before
     return _strip_summary_preface(texts) if is_covered else newest
