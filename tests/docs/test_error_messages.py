@@ -228,7 +228,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("WindowTooSmall", lambda: plan_in_small_window(8_000, "openclaw")),
     ("UnknownPolicy", lambda: Policy.preset("lru")),
     ("FormatError", lambda: read_recording(b"")),
-    ("UnrecognizedContent", lambda: read_recording(b'{"trajectory": [], "history": []}')),
+    ("UnrecognizedContent", lambda: read_recording(b'{"mapping": {}, "current_node": "x"}')),
     ("FormatError", lambda: anthropic.decode_message(b'{"role": "user", "content": 5}')),
     ("ConfigError", lambda: config.parse_catalog('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
     ("ConfigError", lambda: open_store("postgres://localhost/agents")),

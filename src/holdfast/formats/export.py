@@ -40,7 +40,9 @@ from holdfast.providers.requests.request_body import build_system_field, encode_
 from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
 
-RECORDING_TOOLS = frozenset({"claude-code", "codex", "copilot-cli", "gemini-cli", "opencode", "pi"})
+RECORDING_TOOLS = frozenset(
+    {"claude-code", "codex", "copilot-cli", "gemini-cli", "mini-swe-agent", "opencode", "pi", "swe-agent"}
+)
 """Formats of the tools that record sessions."""
 DEFAULT_MAX_TOKENS = 4_096
 """``max_tokens`` of an exported Messages API body whose log names none: the API refuses a body without it.

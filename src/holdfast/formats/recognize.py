@@ -26,14 +26,16 @@ from holdfast.formats.common.lines import (
 from holdfast.formats.copilot_cli import read as copilot_cli
 from holdfast.formats.gemini_cli import read as gemini_cli
 from holdfast.formats.look_alikes import describe_look_alike
+from holdfast.formats.mini_swe_agent import read as mini_swe_agent
 from holdfast.formats.opencode import read as opencode
 from holdfast.formats.pi import read as pi
+from holdfast.formats.swe_agent import read as swe_agent
 from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 KNOWN_FORMATS_TEXT = (
     "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI and pi (JSON lines), opencode's database and what it "
-    "exports, and "
-    "request bodies of the Messages API, Chat Completions, Responses and Gemini"
+    "exports, trajectories of SWE-agent and mini-swe-agent, and request bodies of the Messages API, Chat Completions, "
+    "Responses and Gemini"
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """First bytes of every SQLite database."""
@@ -61,8 +63,10 @@ RECORDING_READERS: Mapping[str, Callable[[bytes], Recording]] = {
     "codex": codex.read_codex,
     "copilot-cli": copilot_cli.read_copilot_cli,
     "gemini-cli": gemini_cli.read_gemini_cli,
+    "mini-swe-agent": mini_swe_agent.read_mini_swe_agent,
     "opencode": opencode.read_opencode,
     "pi": pi.read_pi,
+    "swe-agent": swe_agent.read_swe_agent,
     "body": bodies.read_request_bodies,
 }
 
@@ -160,7 +164,7 @@ def recognize_reader(data: bytes) -> str:
     """
     # Arrays of session lines became lines before; what is left is a list of messages.
     if is_json_array(data):
-        return "body"
+        return "mini-swe-agent" if mini_swe_agent.is_mini_swe_agent_list(data) else "body"
     first_fields: dict[str, Raw] = {}
     broken_count = 0
     for _, line in split_json_lines(data):
@@ -321,6 +325,14 @@ def _is_opencode_export(fields: dict[str, Raw], _type: str) -> bool:
     return {"info", "messages"} <= fields.keys() and bytes(fields["info"]).startswith(b"{")
 
 
+def _is_mini_swe_agent_file(fields: dict[str, Raw], _type: str) -> bool:
+    return mini_swe_agent.is_mini_swe_agent_file(fields)
+
+
+def _is_swe_agent_file(fields: dict[str, Raw], _type: str) -> bool:
+    return swe_agent.is_swe_agent_file(fields)
+
+
 def _is_pi_line(fields: dict[str, Raw], type_: str) -> bool:
     if type_ == "session":
         return "id" in fields
@@ -328,13 +340,15 @@ def _is_pi_line(fields: dict[str, Raw], type_: str) -> bool:
 
 
 # The first match wins, so formats with the most specific lines come first. A Claude Code line has a ``message`` but no
-# ``messages``; an opencode export has ``messages`` and would pass for a request body; pi's type ``message`` is the
-# loosest sign of all.
+# ``messages``; a mini-swe-agent file has the fields of an opencode export and more; an opencode export has ``messages``
+# and would pass for a request body; pi's type ``message`` is the loosest sign of all.
 _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("codex", _is_codex_line),
     ("claude-code", _is_claude_code_line),
     ("copilot-cli", _is_copilot_cli_line),
     ("gemini-cli", _is_gemini_cli_line),
+    ("mini-swe-agent", _is_mini_swe_agent_file),
+    ("swe-agent", _is_swe_agent_file),
     ("opencode", _is_opencode_export),
     ("body", _is_request_body),
     ("pi", _is_pi_line),
@@ -352,7 +366,5 @@ def _raise_if_unsupported_tool(line: bytes, fields: dict[str, Raw]) -> None:
 
 
 _UNSUPPORTED_TOOLS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("a trajectory of SWE-agent", frozenset({"trajectory", "history"})),
-    ("a trajectory of mini-swe-agent", frozenset({"trajectory_format"})),
     ("a trajectory in ATIF", frozenset({"schema_version", "steps"})),
 )

@@ -18,10 +18,16 @@ from holdfast.formats.repair.rewrite import rewrite_lines
 from holdfast.formats.repair.survey import survey_session_file
 from holdfast.formats.repair.tools import REPAIR_TOOLS, RepairTool
 
+_TRAJECTORY_ADVICE = (
+    "this is a trajectory, no file that its agent goes on with: import it as it is, and export it in the format of a "
+    "tool that shall go on"
+)
 _UNREPAIRABLE_ADVICE = {
     "copilot-cli": "a session of Copilot CLI is read but not repaired: import it as it is, damaged lines become notes",
     "body": "this is a request, no session file: `holdfast fix` repairs requests",
+    "mini-swe-agent": _TRAJECTORY_ADVICE,
     "opencode": "this is what opencode exported, no file that it goes on with: export it again, or import it as it is",
+    "swe-agent": _TRAJECTORY_ADVICE,
 }
 """Advice for files that are understood but are not session files."""
 
