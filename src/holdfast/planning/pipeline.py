@@ -12,6 +12,7 @@ from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall, raise_if
 from holdfast.normalize.projection import normalize_projection
 from holdfast.planning.budget import apply_learned_limits, apply_window_cap, check_budget, describe_raised_reserves
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.open_work.notes import keep_open_work
 from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings import Settings
@@ -182,7 +183,7 @@ def _run_stages(
     policy: Policy,
     inputs: PlanInputs,
 ) -> _StagedPlan:
-    """Check the budget and run the stages of ``policy`` in order."""
+    """Check the budget and run the stages of ``policy`` in order, then make sure that all open work is still named."""
     settings = policy.settings
     configured_window = target.limits.window
     state = apply_entry(state, Entry("frame", None, target.setup))
@@ -208,7 +209,7 @@ def _run_stages(
             raise TypeError(
                 f"stage {name!r} of policy {policy.name!r} returned a {type(builder).__name__}; {_STAGE_HINT}"
             )
-    builder = _check_fit(builder)
+    builder = _check_fit(keep_open_work(builder))
     request = RequestEntry(
         compute_prefix_digest(builder.state),
         len(state.history.sized_messages),

@@ -39,6 +39,8 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Whether results that the model has not read are shortened before any of them is summarized."""
     model_writes_summaries: ClassVar[bool] = False
     """Whether a model always writes the summaries. A replay calls no model, but charges for the call then."""
+    restates_open_work: ClassVar[bool] = True
+    """Whether requests keep naming what is still open when the messages that told of it go."""
     unused_settings: ClassVar[frozenset[str]] = frozenset()
     """Dotted names of settings, or names of whole groups, that this policy does not read."""
 

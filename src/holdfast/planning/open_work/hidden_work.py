@@ -37,6 +37,11 @@ def render_hidden_work(state: ConversationState, keep: int, summary_tokens: floa
     return render_open_work(list_hidden_work(state, keep), compute_section_budget(summary_tokens))
 
 
+def has_open_work_section(compaction: CompactionEntry) -> bool:
+    """Return whether the summary of a compaction has the section."""
+    return compaction.summary is not None and any(map(is_open_work_part, compaction.summary.parts))
+
+
 def restate_open_work(state: ConversationState, compaction: CompactionEntry, summary_tokens: float) -> CompactionEntry:
     """Return ``compaction`` with a section about what is open before its tail, in place of an older section.
 

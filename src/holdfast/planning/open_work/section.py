@@ -77,6 +77,16 @@ def is_open_work_section(text: str) -> bool:
     return text.startswith(OPEN_WORK_HEADING)
 
 
+def format_open_note(item: OpenItem, *, has_ended: bool = False) -> str:
+    """Return the line that a shortened text has about an item that it told of."""
+    return f"[{'ended' if has_ended else 'still open'}: {format_item_reference(item)}]"
+
+
+def list_section_ids(text: str) -> list[str]:
+    """Return the ids that a section lists as open; none if ``text`` is no section."""
+    return [event.id for event in _read_section(text) if isinstance(event, WorkStarted)]
+
+
 def format_item_reference(item: OpenItem) -> str:
     """Return kind and id of an item, as a few words."""
     return f"{item.kind} {item.id}".strip()

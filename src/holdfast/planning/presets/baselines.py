@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec.structs import replace
 
 from holdfast.messages.cut_points import find_cut_points
 from holdfast.planning.builder import PlanBuilder
+from holdfast.planning.policy_rules import PolicyRules
 from holdfast.planning.presets.preset import BARE_CACHE, BARE_COMPACTION, BARE_SETTINGS, Preset
 from holdfast.planning.settings import RecoverySettings, WindowSettings
 from holdfast.planning.stages.order import OWN_STAGES, insert_stages
@@ -33,6 +36,12 @@ def hide_oldest_messages(builder: PlanBuilder) -> PlanBuilder:
     return builder
 
 
+class SlidingRules(PolicyRules, frozen=True):
+    """The baseline puts nothing in place of what it drops."""
+
+    restates_open_work: ClassVar[bool] = False
+
+
 _NO_COMPACTION = replace(BARE_COMPACTION, enabled=False)
 
 APPEND_ONLY = Preset(
@@ -54,5 +63,6 @@ SLIDING = Preset(
         compaction=_NO_COMPACTION,
         cache=BARE_CACHE,
     ),
+    SlidingRules(),
     stages=insert_stages(OWN_STAGES, "overflow", ("slide", hide_oldest_messages)),
 )
