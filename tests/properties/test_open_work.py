@@ -105,7 +105,7 @@ def work_conversations(draw: st.DrawFn) -> WorkConversation:
             script = scripts[action]
             exchange = script.start(action, f"work {number} of {script.label}")
             if script.label in LENGTHENED:
-                exchange = lengthen_results(exchange, number, draw(st.sampled_from([0, 700, 5_000])))
+                exchange = lengthen_results(exchange, number, draw(st.sampled_from([0, 700, 3_500, 9_000])))
             messages += exchange
             started[action] = len(messages) - 1
         elif draw(st.booleans()):
@@ -160,6 +160,17 @@ def test_open_work_is_named_in_every_request(conversation, window, plan_inputs):
     """
     target = get_target("anthropic", "claude-sonnet-4-5", window=window)
     check_requests(conversation, drive_agent_loop(conversation.messages, target, plan_inputs=plan_inputs))
+
+
+@given(work_conversations(), WINDOWS, st.lists(INPUTS, max_size=5), st.sampled_from([500, 2_000]))
+def test_open_work_is_named_where_every_long_result_is_shortened(conversation, window, plan_inputs, spill_chars):
+    """Law: neither a line in place of a result nor its clearing takes the id of what it started."""
+    target = get_target("anthropic", "claude-sonnet-4-5", window=window)
+    policy = Policy().with_settings(
+        results={"spill_chars": spill_chars, "preview_chars": 0, "outline_chars": 0},
+        prune={"when": ("cold", "broken", "space"), "keep_share": 0.02, "min_tokens": 50, "min_share": 0.01},
+    )
+    check_requests(conversation, drive_agent_loop(conversation.messages, target, policy, plan_inputs=plan_inputs))
 
 
 @pytest.mark.parametrize("name", SUMMARISING)
