@@ -26,7 +26,7 @@ from holdfast.planning.open_work.conventions.opencode import OPENCODE
 from holdfast.planning.open_work.conventions.status_objects import STARTING_TOOL, read_status_object
 from holdfast.planning.open_work.conventions.todo_lists import PLANNING_TOOL, read_todo_list
 from holdfast.planning.open_work.open_items import OpenItems
-from holdfast.planning.open_work.section import SECTION_READERS
+from holdfast.planning.open_work.section import SECTION_READERS, read_open_notes
 from holdfast.planning.open_work.work_events import (
     Convention,
     NoteReader,
@@ -80,7 +80,10 @@ def read_result(call: ToolCall, result: ToolResult) -> list[WorkEvent]:
     if not readers:
         return []
     exchange = ToolExchange(call, result)
-    return list(chain.from_iterable(reader(exchange) for reader in readers))
+    events = list(chain.from_iterable(reader(exchange) for reader in readers))
+    # A copy of a branch may hold the shortened text only, with our note in place of the client's words.
+    events += read_open_notes(exchange.end)
+    return events
 
 
 def read_note(text: str) -> list[WorkEvent]:

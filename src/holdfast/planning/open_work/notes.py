@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.messages.message import get_part_text
+from holdfast.messages.message import Message, get_part_text, replace_all_parts
 from holdfast.messages.parts import Part, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
@@ -65,6 +65,43 @@ def _note_in_edits(builder: PlanBuilder) -> PlanBuilder:
         if notes:
             edits.append(_build_note_edit(shortened, text, notes))
     return builder.add_edits(tuple(edits))
+
+
+def add_notes_to_messages(messages: Sequence[Message], shortened: Mapping[int, Message]) -> dict[int, Message]:
+    """Return the ``shortened`` messages, by their index in ``messages``, with notes on what is open.
+
+    For a copy of a branch, which holds nothing but the shortened texts.
+    """
+    if not shortened:
+        return {}
+    open_items = {item.id: item for item in list_open_work(messages) if item.id}
+    noted_messages: dict[int, Message] = {}
+    calls: dict[str, ToolCall] = {}
+    for index, message in enumerate(messages):
+        calls.update((call.id, call) for call in message.calls)
+        if index in shortened:
+            parts = []
+            for part, short_part in zip(message.parts, shortened[index].parts, strict=True):
+                parts.append(_add_notes_to_part(part, short_part, calls, open_items))
+            noted_messages[index] = replace_all_parts(shortened[index], parts)
+    return noted_messages
+
+
+def _add_notes_to_part(
+    part: Part,
+    short_part: Part,
+    calls: Mapping[str, ToolCall],
+    open_items: Mapping[str, OpenItem],
+) -> Part:
+    """Return ``short_part``, which stands for ``part``, with notes if it is a result that was shortened."""
+    if short_part is part or not isinstance(part, ToolResult) or not isinstance(short_part, ToolResult):
+        return short_part
+    call = calls.get(part.call_id)
+    if call is None:
+        return short_part
+    text = get_part_text(short_part)
+    notes = list(_list_notes(read_result(call, part), text, open_items, frozenset()))
+    return _append_notes(short_part, text, notes) if notes else short_part
 
 
 def _find_shortened_texts(builder: PlanBuilder) -> Iterator[_ShortenedText]:
@@ -137,14 +174,8 @@ def _list_notes(
 
 def _build_note_edit(shortened: _ShortenedText, text: str, notes: Sequence[str]) -> Edit:
     edit, replacement = shortened.edit, shortened.replacement
-    noted_text = "\n".join([text, *dict.fromkeys(notes)])
-    noted_part: Part
-    if isinstance(replacement, Text):
-        noted_part = Text(noted_text)
-    else:
-        other_parts = [part for part in replacement.content if not isinstance(part, Text)]
-        noted_part = replace(replacement, content=(Text(noted_text), *other_parts), raw=None)
-    saves = estimate_text_tokens(text) - estimate_text_tokens(noted_text)
+    noted_part = _append_notes(replacement, text, notes)
+    saves = estimate_text_tokens(text) - estimate_text_tokens(get_part_text(noted_part))
     # With the rule of the edit that it follows, so that the sums of what a rule saved stay right.
     return Edit(
         edit.span,
@@ -154,3 +185,12 @@ def _build_note_edit(shortened: _ShortenedText, text: str, notes: Sequence[str])
         saves,
         edit.blob_hash,
     )
+
+
+def _append_notes(part: Text | ToolResult, text: str, notes: Sequence[str]) -> Text | ToolResult:
+    """Return ``part``, whose text is ``text``, with ``notes`` as its last lines."""
+    noted_text = "\n".join([text, *dict.fromkeys(notes)])
+    if isinstance(part, Text):
+        return Text(noted_text)
+    other_parts = [inner for inner in part.content if not isinstance(inner, Text)]
+    return replace(part, content=(Text(noted_text), *other_parts), raw=None)

@@ -17,6 +17,7 @@ from holdfast.planning.open_work.work_events import (
     OpenItem,
     TodoItem,
     TodosReplaced,
+    WorkEnded,
     WorkEvent,
     WorkKind,
     WorkStarted,
@@ -137,6 +138,7 @@ def _format_others(others: Sequence[OpenItem], budget: int) -> str:
 _ITEM_LINE = re.compile(r"^- (sub-agent|approval|shell) (\S+?)(?: \[([^\]\n]*)\])?(?:: (.*))?$")
 _TODO_LINE = re.compile(r"^- to-do(?: ([^\s:\[]+))?(?: \[([^\]\n]*)\])?(?:: (.*))?$")
 _OTHER_REFERENCE = re.compile(r"(?:: |, )(sub-agent|approval|shell) ([^\s,\]]+)(?=[,\]])")
+_OPEN_NOTE = re.compile(r"^\[(still open|ended): (sub-agent|approval|shell) (\S+)\]$", re.MULTILINE)
 _OLD_PLAN_LINE = re.compile(r"^- \[([^\]\n]*)\] (.*)$", re.MULTILINE)
 
 
@@ -157,6 +159,12 @@ def _read_section(text: str) -> Iterator[WorkEvent]:
                 yield WorkStarted(other_kind, id_)
     if todos:
         yield TodosReplaced(tuple(todos))
+
+
+def read_open_notes(text: str) -> Iterator[WorkEvent]:
+    """Yield what the notes at the end of a shortened text tell; see ``format_open_note``."""
+    for word, kind, id_ in _OPEN_NOTE.findall(text):
+        yield WorkStarted(kind, id_) if word == "still open" else WorkEnded(id_)
 
 
 def _read_old_plan(text: str) -> Iterator[WorkEvent]:

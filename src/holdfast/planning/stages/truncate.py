@@ -23,6 +23,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import take_text_end, take_text_start
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.extract.constants import HANDLE_CHARS
+from holdfast.planning.open_work.notes import add_notes_to_messages
 from holdfast.planning.policy_rules import ResultLimits
 from holdfast.planning.shown_messages import has_whole_message_edit, map_shown_parts
 from holdfast.state.conversation_state import ConversationState
@@ -315,12 +316,15 @@ def truncate_entry_messages(entries: Iterable[Entry], limits: ResultLimits) -> d
     cuts: dict[tuple[str, int], int] = {}
     for position, max_weight in allocate_result_weights(weights, limits).items():
         cuts[places[position]] = max_weight
-    shortened: dict[str, Message] = {}
-    for entry_id, message in messages_by_id.items():
+    shortened: dict[int, Message] = {}
+    entry_ids = list(messages_by_id)
+    for index, entry_id in enumerate(entry_ids):
+        message = messages_by_id[entry_id]
         short_message = _apply_cuts_to_message(entry_id, message, cuts)
         if short_message is not message:
-            shortened[entry_id] = short_message
-    return shortened
+            shortened[index] = short_message
+    noted_messages = add_notes_to_messages(list(messages_by_id.values()), shortened)
+    return {entry_ids[index]: message for index, message in noted_messages.items()}
 
 
 def _apply_cuts_to_message(entry_id: str, message: Message, cuts: dict[tuple[str, int], int]) -> Message:
