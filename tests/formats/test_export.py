@@ -455,6 +455,7 @@ def test_export_request_reports_an_unrecorded_system_prompt():
 @pytest.mark.parametrize(
     ("form", "dropped"),
     [
+        ("atif", ["1 × document", "1 × image"]),
         ("claude-code", []),
         ("codex", ["1 × image"]),
         ("gemini-cli", ["1 × thinking"]),

@@ -51,6 +51,8 @@ CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
         (b"\xef\xbb\xbf" + CLAUDE, "claude-code"),
         (b'{"info":{"mini_version":"2"},"messages":[{"role":"user","content":"x"}]}', "mini-swe-agent"),
         (b'[{"role":"assistant","content":"```mswea_bash_command\\nls\\n```"}]', "mini-swe-agent"),
+        (b'{"schema_version":"ATIF-v1.7","steps":[{"source":"user","message":"x"}]}', "atif"),
+        (b'{"agent":{},"steps":[{"source":"user","message":"x"}]}', "atif"),
         (b'{"trajectory":[{"action":"ls","observation":""}]}', "swe-agent"),
         (b'{\n"history":[{"role":"user","content":"x","agent":"main"}]}', "swe-agent"),
         (

@@ -10,6 +10,8 @@ from msgspec import Raw, Struct
 
 from holdfast.errors import FormatError, UnrecognizedContent
 from holdfast.formats import request_bodies as bodies
+from holdfast.formats.atif import read as atif
+from holdfast.formats.atif.document import is_atif_file
 from holdfast.formats.base import Recording
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.formats.codex import read as codex
@@ -34,8 +36,8 @@ from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 KNOWN_FORMATS_TEXT = (
     "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI and pi (JSON lines), opencode's database and what it "
-    "exports, trajectories of SWE-agent and mini-swe-agent, and request bodies of the Messages API, Chat Completions, "
-    "Responses and Gemini"
+    "exports, trajectories in ATIF and of SWE-agent and mini-swe-agent, and request bodies of the Messages API, Chat "
+    "Completions, Responses and Gemini"
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """First bytes of every SQLite database."""
@@ -46,7 +48,6 @@ SNIFFED_BYTES = 1_024
 
 Chosen by judgement: UTF-16 text and the usual binary formats have a NUL within far fewer bytes.
 """
-_NOT_SUPPORTED_TEXT = "is not supported yet"
 
 
 class _TypeProbe(Struct):
@@ -59,6 +60,7 @@ class _TypeProbe(Struct):
 _TYPE_PROBE = LenientDecoder(_TypeProbe)
 
 RECORDING_READERS: Mapping[str, Callable[[bytes], Recording]] = {
+    "atif": atif.read_atif,
     "claude-code": claude_code.read_claude_code,
     "codex": codex.read_codex,
     "copilot-cli": copilot_cli.read_copilot_cli,
@@ -325,6 +327,10 @@ def _is_opencode_export(fields: dict[str, Raw], _type: str) -> bool:
     return {"info", "messages"} <= fields.keys() and bytes(fields["info"]).startswith(b"{")
 
 
+def _is_atif_file(fields: dict[str, Raw], _type: str) -> bool:
+    return is_atif_file(fields)
+
+
 def _is_mini_swe_agent_file(fields: dict[str, Raw], _type: str) -> bool:
     return mini_swe_agent.is_mini_swe_agent_file(fields)
 
@@ -347,6 +353,7 @@ _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("claude-code", _is_claude_code_line),
     ("copilot-cli", _is_copilot_cli_line),
     ("gemini-cli", _is_gemini_cli_line),
+    ("atif", _is_atif_file),
     ("mini-swe-agent", _is_mini_swe_agent_file),
     ("swe-agent", _is_swe_agent_file),
     ("opencode", _is_opencode_export),
@@ -359,12 +366,3 @@ def _raise_if_unsupported_tool(line: bytes, fields: dict[str, Raw]) -> None:
     """Raise ``UnrecognizedContent`` for a session of a tool that has no reader."""
     if description := describe_look_alike(line, fields):
         raise UnrecognizedContent(f"{description}. {_describe_known_formats()}")
-    keys = fields.keys()
-    for tool, marks in _UNSUPPORTED_TOOLS:
-        if marks <= keys:
-            raise UnrecognizedContent(f"this is {tool}; it {_NOT_SUPPORTED_TEXT}. {_describe_known_formats()}")
-
-
-_UNSUPPORTED_TOOLS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("a trajectory in ATIF", frozenset({"schema_version", "steps"})),
-)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from holdfast.formats.atif import read as atif
+from holdfast.formats.atif import write as atif_write
 from holdfast.formats.base import Recording
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.formats.claude_code import write as claude_write
@@ -28,6 +30,7 @@ class SessionFormat(NamedTuple):
 
 
 SESSION_FORMATS: Mapping[str, SessionFormat] = {
+    "atif": SessionFormat(atif_write.write_atif, atif.read_atif, holds_one_conversation=False),
     "claude-code": SessionFormat(
         claude_write.write_claude_code,
         claude_code.read_claude_code,

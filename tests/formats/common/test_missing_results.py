@@ -20,7 +20,7 @@ from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, 
 from holdfast.state.view import build_projection
 from tests.support.example_counts import choose
 
-TOOL_FORMATS = ("claude-code", "codex", "gemini-cli", "opencode-json", "pi")
+TOOL_FORMATS = ("atif", "claude-code", "codex", "gemini-cli", "opencode-json", "pi")
 
 
 def say(role, words):

@@ -140,7 +140,7 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
     Each answer in the recording is requested again, the way each policy would have requested it. Every request is
     validated, measured against the window, priced with a simulated prompt cache, and searched for the facts the model
     went on to use. Files are sessions of Claude Code, Codex, Copilot CLI, Gemini CLI or pi, a database or export of
-    opencode, trajectories of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this machine.
+    opencode, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this machine.
 
     Exit code 2 if no file could be replayed.
     """

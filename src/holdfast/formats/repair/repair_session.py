@@ -23,6 +23,7 @@ _TRAJECTORY_ADVICE = (
     "tool that shall go on"
 )
 _UNREPAIRABLE_ADVICE = {
+    "atif": _TRAJECTORY_ADVICE,
     "copilot-cli": "a session of Copilot CLI is read but not repaired: import it as it is, damaged lines become notes",
     "body": "this is a request, no session file: `holdfast fix` repairs requests",
     "mini-swe-agent": _TRAJECTORY_ADVICE,

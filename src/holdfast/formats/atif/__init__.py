@@ -1,0 +1,1 @@
+"""Trajectories in ATIF, the Agent Trajectory Interchange Format."""
