@@ -64,8 +64,13 @@ _CONTINUE_BELOW_TEXT = "(continue from the messages below)"
 _NO_TAIL_TEXT = "(no messages follow: continue with the newest request above)"
 LINE_OVERHEAD_TOKENS = 2
 """Estimator tokens of a line beside its text: its bullet and line end."""
+EXTRACT_FRAME_TOKENS = 80
+"""Estimator tokens of the preface and the headings of a short extract, about."""
 SECTION_HEADING_TOKENS = 7
 """Estimator tokens of the heading of one section."""
+MAX_REQUOTES = 2
+"""How often the user's words are quoted again with what is left over: the second time uses what the first one made
+superfluous, and a third would hardly find anything."""
 MIN_LEFT_OVER_TOKENS = 64
 """Estimator tokens for which the user's words are quoted once more: less would add a sentence or none. Chosen by
 judgement."""
@@ -178,11 +183,16 @@ def _collect_extract_sections(
     pointers = _take_within_budget(all_pointers, pointer_tokens)
     sections = replace(sections, quotes=quotes, pointers=pointers)
 
-    # What no line could use goes to the user's words.
-    left_over = budget - spent - _estimate_lines([*quotes, *pointers])
-    if left_over >= MIN_LEFT_OVER_TOKENS:
+    # What no line could use goes to the user's words. A line that these then hold too is left out, which may leave room
+    # for more of them.
+    for _ in range(MAX_REQUOTES):
+        left_over = budget - estimate_text_tokens(render_sections(sections))
+        if left_over < MIN_LEFT_OVER_TOKENS:
+            break
         quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
         sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
+        user_text = "\n".join([*sections.goal, *sections.constraints])
+        sections = replace(sections, quotes=[line for line in sections.quotes if line not in user_text])
     return sections
 
 

@@ -19,6 +19,7 @@ from holdfast.messages.message import (
     replace_all_parts,
 )
 from holdfast.messages.parts import Part, Text
+from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 
 EXTRACT_OPENING = "The conversation before this point was replaced by this extract of it ("
 """Text that every extract begins with; an extract is recognized by it."""
@@ -26,6 +27,8 @@ PREVIOUS_SUMMARY_OPENING = "What came before, as an earlier summary has it:\n"
 """Opening of the text in which an extract carries an earlier summary on."""
 PARTLY_OMITTED_TEXT = "[parts of it are left out here]"
 """Last line of that text if the summary is not whole."""
+
+_HEADING_OPENINGS = tuple(f"## {heading}\n" for heading in SUMMARY_HEADINGS)
 
 # opencode starts over with this user message, and the assistant message after it is the summary (seen in recordings).
 _OPENCODE_QUESTION = "What did we do so far?"
@@ -74,14 +77,10 @@ def _define_summary_format(opening: str, *closings: str) -> _SummaryFormat:
     return _SummaryFormat(re.compile(r"\s*" + opening, re.DOTALL), closings)
 
 
-# Our own two, then Claude Code and Codex (both from recordings), pi, and Gemini CLI (both from their source). A client
-# that begins a new conversation with the messages of its last request sends our extract back. If it is nothing but an
-# earlier summary, only that is its content, or each copy would add an opening line. Gemini CLI puts the answer of its
-# model into the conversation unchanged, with a scratchpad before the summary.
+# Our own two, then Claude Code and Codex (both from recordings), pi, and Gemini CLI (both from their source). Gemini
+# CLI puts the answer of its model into the conversation unchanged, with a scratchpad before the summary.
 _SUMMARY_FORMATS = (
-    _define_summary_format(
-        rf"(?:{re.escape(EXTRACT_OPENING)}[^\n]*\s*)?{re.escape(PREVIOUS_SUMMARY_OPENING)}", f"\n{PARTLY_OMITTED_TEXT}"
-    ),
+    _define_summary_format(re.escape(PREVIOUS_SUMMARY_OPENING), f"\n{PARTLY_OMITTED_TEXT}"),
     _define_summary_format(rf"{re.escape(EXTRACT_OPENING)}[^\n]*"),
     _define_summary_format(
         r"This session is being continued from a previous conversation[^\n]*\s*(?:Summary:\n)?",
@@ -112,7 +111,8 @@ def is_client_summary_part(part: Part) -> bool:
 def unwrap_client_summary(message: Message) -> Message:
     """Replace a client's wrapping of summaries in ``message`` by our opening line.
 
-    Words after a summary stay as a part of their own. Return the same object if the message holds no summary.
+    Words after a summary stay as a part of their own. Extracts of ours stay as they are. Return the same object if the
+    message holds no summary.
     """
     parts: list[Part] = []
     for part in message.parts:
@@ -121,7 +121,7 @@ def unwrap_client_summary(message: Message) -> Message:
 
 
 def _unwrap_part(part: Part) -> list[Part]:
-    if not isinstance(part, Text):
+    if not isinstance(part, Text) or is_extract(part.text):
         return [part]
     summary, other_text = _split_summary(part.text)
     if not summary:
@@ -147,17 +147,38 @@ def _split_summary(text: str) -> _SplitSummary:
 def find_newest_client_summary(messages: Sequence[Message]) -> str:
     """Return the content of the newest summary in ``messages``, or an empty string without one.
 
-    An extract of ours and the earlier summary that it carries on are two texts of one message and count as one summary.
-    ``messages`` begin where their conversation begins: opencode's summary is recognized only there.
+    Of an extract of ours only the summary that it carries on counts: the rest of it is read as the messages that it
+    quotes (``returned_extract``). ``messages`` begin where their conversation begins: opencode's summary is recognized
+    only there.
     """
     for message in reversed(messages):
         if message.role == "user":
-            summaries = list(iter_client_summaries(_get_message_texts(message)))
-            if summaries:
-                return "\n\n".join(summaries)
+            for summary in iter_client_summaries(map(_remove_extract, _get_message_texts(message))):
+                return summary
     if _is_opencode_restart(messages):
         return messages[1].text.strip()
     return ""
+
+
+def _remove_extract(text: str) -> str:
+    """Return the earlier summary that an extract in ``text`` carries on; return any other text as it is."""
+    return split_extract(text)[1] if is_extract(text) else text
+
+
+def is_extract(text: str) -> bool:
+    """Return whether ``text`` is an extract of ours."""
+    return text.startswith(EXTRACT_OPENING)
+
+
+def split_extract(text: str) -> tuple[str, str]:
+    """Split an extract that came back as one text into its sections and the earlier summary that it carries on.
+
+    Either may be empty. What does not begin with one of our headings is taken for an earlier summary as a whole.
+    """
+    sections, opening, carried_summary = text.partition("\n")[2].partition(PREVIOUS_SUMMARY_OPENING)
+    if sections.strip() and not sections.startswith(_HEADING_OPENINGS):
+        return "", PREVIOUS_SUMMARY_OPENING + sections.strip() + carried_summary
+    return sections, opening + carried_summary
 
 
 def iter_client_summaries(texts: Iterable[str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from holdfast.planning.extract.carried_summary import (
     render_previous_summary,
 )
 from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
-from holdfast.planning.extract.extract import build_extract, build_supplement
+from holdfast.planning.extract.extract import EXTRACT_FRAME_TOKENS, build_extract, build_supplement
 from holdfast.planning.extract.previous_summary import (
     EXTRACT_OPENING,
     PREVIOUS_SUMMARY_OPENING,
@@ -32,6 +32,7 @@ from holdfast.planning.extract.previous_summary import (
     iter_client_summaries,
     unwrap_client_summary,
 )
+from holdfast.planning.extract.returned_extract import expand_returned_extracts
 from holdfast.planning.open_work.hidden_work import estimate_section_tokens, render_hidden_work
 from holdfast.planning.open_work.section import is_open_work_section
 from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
@@ -67,7 +68,7 @@ def build_compaction(
     ``summary_result`` is a summary that a model, hook or provider made for it; without one the summary is an extract.
     Return None if the head holds no words, calls or results.
     """
-    head = build_head_messages(builder, keep)
+    head = expand_returned_extracts(build_head_messages(builder, keep))
     if not any(_has_content(sized_message.message) for sized_message in head):
         return None
     if builder.restores_files:
@@ -219,8 +220,15 @@ def _build_summary_texts(
     """
     tail, settings = builder.state.history.sized_messages.slice(keep), builder.settings
     if summary_result is None or not summary_result.text.strip():
-        carried_budget = min(budget, max(MIN_PREVIOUS_SUMMARY_TOKENS, int(budget * PREVIOUS_SUMMARY_SHARE)))
-        carried_text = render_previous_summary(choose_carried_summary(builder.state, keep), carried_budget)
+        carried_summary = choose_carried_summary(builder.state, keep)
+        # What all newer messages together do not need is left to the summary.
+        newer_tokens = sum(sized_message.tokens for sized_message in head) - estimate_text_tokens(carried_summary)
+        carried_budget = max(
+            MIN_PREVIOUS_SUMMARY_TOKENS,
+            int(budget * PREVIOUS_SUMMARY_SHARE),
+            budget - newer_tokens - EXTRACT_FRAME_TOKENS,
+        )
+        carried_text = render_previous_summary(carried_summary, min(budget, carried_budget))
         yield build_extract(
             head,
             tail,

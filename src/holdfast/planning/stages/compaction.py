@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.messages.message import collect_media_in_messages
+from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.user_text import has_user_content
@@ -20,6 +21,7 @@ from holdfast.planning.budget import TokenBudget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.circuit_breaker import is_breaker_tripped
 from holdfast.planning.extract.constants import MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE
+from holdfast.planning.extract.previous_summary import is_client_summary_part
 from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
 from holdfast.planning.settings import Settings
 from holdfast.planning.shown_messages import list_shown_messages_from
@@ -56,7 +58,7 @@ leaves out is out of reach. Tuned by replay with the two budgets above."""
 EARLY_SUMMARY_GROWTH = 1.25
 """How much longer than the summary it updates a new one may be where somebody asks for a compaction early. The cap
 follows the messages, and there may be few of them: without this room the update could only drop what the old summary
-holds. Chosen by judgement."""
+holds. An extract has the same room. Chosen by judgement."""
 
 
 class _CompactionAttempt(NamedTuple):
@@ -87,16 +89,25 @@ def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _count_message_tokens(builder: PlanBuilder) -> int:
-    """Return the real tokens of all shown messages, counting the summary in force twice.
+    """Return the real tokens of all shown messages, counting the earlier summary among them twice.
 
     Its share of a budget of this size then has room for the old summary and for the new messages.
     """
+    shown_tokens = get_shown_tokens(builder.state, builder.target.model, builder.target.api)
+    return int(builder.token_ratio * shown_tokens) + _count_earlier_summary_tokens(builder)
+
+
+def _count_earlier_summary_tokens(builder: PlanBuilder) -> int:
+    """Return the real tokens of the summary in force, or else of the summaries that a client sent; 0 without one."""
     compaction, target = builder.state.view.compaction, builder.target
-    summary_tokens = 0
     if compaction is not None:
-        summary_tokens = measure_summary(compaction, target.model, target.api)
-    shown_tokens = get_shown_tokens(builder.state, target.model, target.api)
-    return int(builder.token_ratio * (shown_tokens + summary_tokens))
+        return int(builder.token_ratio * measure_summary(compaction, target.model, target.api))
+    tokens = 0
+    for message in builder.state.history.messages:
+        for part in message.parts:
+            if isinstance(part, Text) and is_client_summary_part(part):
+                tokens += estimate_text_tokens(part.text)
+    return int(builder.token_ratio * tokens)
 
 
 def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
@@ -317,6 +328,10 @@ def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
     else:
         share = compute_summary_share(builder.budget, settings)
     max_tokens = settings.summary.max_tokens or builder.compute_compaction_share(share)
+    if builder.assumed_full_tokens and not settings.summary.max_tokens and not builder.has_summary_writer:
+        # Asked for early, each compaction would take a share of what the last one left, until nothing is left.
+        grown_summary = int(EARLY_SUMMARY_GROWTH * _count_earlier_summary_tokens(builder))
+        max_tokens = max(max_tokens, min(grown_summary, builder.budget.compute_share(share)))
     if settings.compaction.goal_share:
         goal = builder.rules.compute_compaction_goal(builder)
         tail = builder.token_ratio * measure_tail(builder.state, keep)
