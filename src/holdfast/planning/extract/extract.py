@@ -69,8 +69,8 @@ EXTRACT_FRAME_TOKENS = 80
 SECTION_HEADING_TOKENS = 7
 """Estimator tokens of the heading of one section."""
 MAX_REQUOTES = 2
-"""How often the user's words are quoted again with what is left over: the second time uses what the first one made
-superfluous, and a third would hardly find anything."""
+"""How often at most the user's words are quoted again with what is left over: the second time uses what the first one
+made superfluous, and a third would hardly find anything."""
 MIN_LEFT_OVER_TOKENS = 64
 """Estimator tokens for which the user's words are quoted once more: less would add a sentence or none. Chosen by
 judgement."""
@@ -183,16 +183,21 @@ def _collect_extract_sections(
     pointers = _take_within_budget(all_pointers, pointer_tokens)
     sections = replace(sections, quotes=quotes, pointers=pointers)
 
-    # What no line could use goes to the user's words. A line that these then hold too is left out, which may leave room
-    # for more of them.
+    # What no line could use goes to the user's words: counted to the last token where these are much of the head, since
+    # there they are what is needed again; elsewhere a small rest is not worth its price. Lines that the user's words
+    # then hold too are left out, and their tokens go the same way.
+    left_over = budget - spent - _estimate_lines([*quotes, *pointers])
     for _ in range(MAX_REQUOTES):
-        left_over = budget - estimate_text_tokens(render_sections(sections))
+        if grown_share > settings.summary.user_share:
+            left_over = budget - estimate_text_tokens(render_sections(sections))
         if left_over < MIN_LEFT_OVER_TOKENS:
             break
         quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
         sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
         user_text = "\n".join([*sections.goal, *sections.constraints])
+        superfluous_quotes = [line for line in sections.quotes if line in user_text]
         sections = replace(sections, quotes=[line for line in sections.quotes if line not in user_text])
+        left_over = _estimate_lines(superfluous_quotes)
     return sections
 
 
