@@ -13,7 +13,13 @@ from holdfast.formats.base import (
     list_model_calls,
     make_recording,
 )
-from holdfast.formats.export import EXPORT_FORMATS, ExportResult, export_bytes, export_with_loss_notes
+from holdfast.formats.export import (
+    EXPORT_FORMATS,
+    ExportResult,
+    export_atif_segments,
+    export_bytes,
+    export_with_loss_notes,
+)
 from holdfast.formats.losses import describe_losses
 from holdfast.formats.recognize import RECORDING_READERS, read_recording, read_recording_lazily
 from holdfast.formats.reimport import select_new_entries
@@ -28,6 +34,7 @@ __all__ = [
     "apply_decisions_to_messages",
     "build_state_at_leaf",
     "describe_losses",
+    "export_atif_segments",
     "export_bytes",
     "export_with_loss_notes",
     "get_branch_entries",

@@ -10,6 +10,8 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.errors import FormatError
+from holdfast.formats.atif.document import FORMAT as ATIF
+from holdfast.formats.atif.write import write_atif_segments
 from holdfast.formats.base import Recording, build_state_at_leaf, get_branch_entries, make_recording
 from holdfast.formats.common.lines import decode_raw_fields
 from holdfast.formats.common.missing_results import add_missing_results
@@ -77,12 +79,26 @@ def export_with_loss_notes(recording: Recording, format_: str) -> ExportResult:
         return export_request(recording, format_)
     if format_ not in SESSION_FORMATS:
         raise FormatError(f"there is no format {format_!r} to write; there are {', '.join(EXPORT_FORMATS)}")
+    written = _complete_for_format(recording, format_)
+    return ExportResult(SESSION_FORMATS[format_].write(written), describe_losses(recording, format_))
+
+
+def export_atif_segments(recording: Recording, file_name: str) -> tuple[list[tuple[str, bytes]], tuple[str, ...]]:
+    """Return a log in ATIF as files that each end at a compaction, and a note on everything that is left out.
+
+    Each file is its name and content; the first has the name ``file_name``, and the others are named after it.
+    """
+    files = write_atif_segments(_complete_for_format(recording, ATIF), file_name)
+    return files, describe_losses(recording, ATIF)
+
+
+def _complete_for_format(recording: Recording, format_: str) -> Recording:
+    """Return a recording with results for open calls, as the tool that reads it needs them."""
     # A tool knows what to do about calls that it recorded itself; its lines are written as they are.
     # The writer for opencode ends open calls itself, in opencode's words, also in a database.
-    is_own = format_ in ("opencode-json", recording.format)
-    is_of_another_tool = not is_own and recording.format in RECORDING_TOOLS
-    written = recording if is_own else add_missing_results(recording, includes_recorded=is_of_another_tool)
-    return ExportResult(SESSION_FORMATS[format_].write(written), describe_losses(recording, format_))
+    if format_ in ("opencode-json", recording.format):
+        return recording
+    return add_missing_results(recording, includes_recorded=recording.format in RECORDING_TOOLS)
 
 
 def export_request(recording: Recording, api: str) -> ExportResult:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import click
 from msgspec.structs import replace
@@ -11,8 +13,16 @@ from holdfast.cli.files.input_files import open_output_file
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.terminal import ProgressBar, clean_single_line, make_json_option, print_json
-from holdfast.formats import EXPORT_FORMATS, ExportResult, Recording, describe_losses, export_with_loss_notes
+from holdfast.formats import (
+    EXPORT_FORMATS,
+    ExportResult,
+    Recording,
+    describe_losses,
+    export_atif_segments,
+    export_with_loss_notes,
+)
 from holdfast.formats import apply_decisions_to_messages as as_seen
+from holdfast.formats.atif.document import FORMAT as ATIF
 from holdfast.formats.losses import OPENCODE_DATABASE
 from holdfast.formats.opencode.rows import build_opencode_rows
 from holdfast.formats.opencode.write import iter_opencode_sessions
@@ -27,6 +37,7 @@ Examples:
   holdfast export 4d56 --reduced -o session.jsonl
   holdfast export 4d56 --format opencode -o opencode.db
   holdfast export 4d56 --format opencode-json -o session.json
+  holdfast export 4d56 --format atif -o trajectory.json
 """
 DEFAULT_EXPORT_FORMAT = "claude-code"
 """The format for a session that no tool recorded."""
@@ -58,6 +69,11 @@ def _export_session(recording: Recording, format_name: str) -> ExportResult:
 )
 @click.option("--reduced", is_flag=True, help="Write it as the model sees it now, with the decisions in force applied.")
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option(
+    "--segments",
+    is_flag=True,
+    help="With atif: end the file at each compaction, and go on in FILE.cont-1, FILE.cont-2, … beside it.",
+)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 @make_json_option("a report, with the content if no file is given,")
@@ -68,6 +84,7 @@ def export_command(
     store: str | None,
     *,
     reduced: bool,
+    segments: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -89,14 +106,21 @@ def export_command(
             raise CommandError(
                 "the format opencode is a database, which needs a file; give -o FILE, or --format opencode-json"
             )
+        if segments and (form != ATIF or output is None):
+            raise CommandError("--segments writes several files of the format atif; give --format atif and -o FILE")
         with ProgressBar("writing", is_wanted=not as_json):
             recording = load_recording(there, info)
-            result = _export_session(as_seen(recording) if reduced else recording, form)
+            written = as_seen(recording) if reduced else recording
+            if segments and output is not None:
+                result = _write_segments(written, Path(output), force=force)
+            else:
+                result = _export_session(written, form)
     data = result.data
     record = {"session": info.key, "format": form, "bytes": len(data), "left_out": list(result.left_out)}
     if output is not None:
-        with open_output_file(output, force=force) as file:
-            file.write(data)
+        if not segments:
+            with open_output_file(output, force=force) as file:
+                file.write(data)
         if as_json:
             print_json(record | {"file": output})
         else:
@@ -108,6 +132,20 @@ def export_command(
     if not as_json:
         for note in result.left_out:
             click.echo(f"left out: {clean_single_line(note)}", err=True)
+
+
+def _write_segments(recording: Recording, path: Path, *, force: bool) -> ExportResult:
+    """Write a session as files that go on in each other; return the bytes of all of them together."""
+    files, left_out = export_atif_segments(recording, path.name)
+    with ExitStack() as stack:
+        # All are opened before the first is complete: if one of them must not be replaced, none is written.
+        streams = []
+        for name, data in files:
+            stream = stack.enter_context(open_output_file(str(path.with_name(name)), force=force))
+            streams.append((stream, data))
+        for stream, data in streams:
+            stream.write(data)
+    return ExportResult(b"".join(data for _, data in files), left_out)
 
 
 def load_recording(store: SessionStore, info: SessionInfo) -> Recording:

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from holdfast.cli.files.input_files import STDIN, read_input_file
 from holdfast.cli.files.joined_rollouts import JoinedRollouts
+from holdfast.cli.files.trajectory_files import read_following_files
 from holdfast.cli.output.errors import CommandError
 from holdfast.errors import FormatError
 from holdfast.formats import Recording, read_recording, read_recording_lazily
+from holdfast.formats.atif.document import FORMAT as ATIF
 from holdfast.formats.common.lines import LineFile
 
 ReadProgress = Callable[[int, int], None]
@@ -98,6 +100,8 @@ def _read_recording_file(file: str) -> Recording:
     """Read the recording in a file; one without an id gets a stable one from the file's digest."""
     data = read_input_file(file)
     recording = read_recording(data)
+    if recording.format == ATIF:
+        recording = read_following_files(file, data, recording)
     if recording.session:
         return recording
     return replace(recording, session=f"{recording.format}-{_digest_bytes(data)}")
