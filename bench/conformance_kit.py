@@ -355,7 +355,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
     args = parser.parse_args()
     suites = TUNING_SUITES if args.tuning else SUITES
-    subject = {**name_versions(PACKAGE), "seeds": {suite: list(seeds) for suite, seeds in suites.items()}}
+    subject = {**name_versions(PACKAGE, __file__), "seeds": {suite: list(seeds) for suite, seeds in suites.items()}}
     if args.suite:
         suites = {suite: seeds for suite, seeds in suites.items() if suite in args.suite}
     names = args.method or list(METHODS)

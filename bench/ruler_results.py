@@ -65,19 +65,19 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]
     return json.loads(lines[0]), outcomes
 
 
-def compute_code_digest() -> str:
-    """Return a digest of the code that decides what a compaction keeps."""
+def compute_code_digest(script: Path) -> str:
+    """Return a digest of ``script`` and of the code that decides what a compaction keeps."""
     package = Path(holdfast.__file__).parent
-    digest = blake2b(digest_size=6)
+    digest = blake2b(script.read_bytes(), digest_size=6)
     for folder in PLANNING_FOLDERS:
         for file in sorted((package / folder).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def name_versions(package: str) -> dict[str, str]:
-    """Return the versions of another's package and of ours, with the digest of our code."""
-    return {package: version(package), "holdfast": version("holdfast"), "code": compute_code_digest()}
+def name_versions(package: str, script: str) -> dict[str, str]:
+    """Return the versions of another's package and of ours, with the digest of our code and of the running script."""
+    return {package: version(package), "holdfast": version("holdfast"), "code": compute_code_digest(Path(script))}
 
 
 def format_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
