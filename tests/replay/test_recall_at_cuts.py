@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.references import iter_reference_texts
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.replay import conditional_compression as gain
 from holdfast.replay.evidence import TextIndex
+from holdfast.replay.measure import (
+    MeasurementSettings,
+    SessionStudy,
+    compute_usable_window,
+    make_target_at_cuts,
+)
 from holdfast.replay.recall import find_answer_positions
 from holdfast.replay.recall_at_cuts import (
     MIN_SESSION_TOKENS,
@@ -25,6 +33,7 @@ from holdfast.replay.recall_at_cuts import (
     find_cut_positions,
     pool_scores,
 )
+from holdfast.replay.session import AnswerStep, ReplaySession
 
 
 def make_call(id_: str, name: str = "read", **arguments: str) -> Message:
@@ -408,3 +417,17 @@ def test_score_context_recognizes_edit_tools_by_name() -> None:
         messages = [*HISTORY[:3], make_call("call-2", name, file_path="/src/wire/scan.py"), make_result("call-2", "ok")]
         found = SessionCut([*messages, Message.from_text("assistant", "LIMIT_ROWS")], len(messages), len)
         assert found.score_context(messages).stale == stale, name
+
+
+@given(st.integers(0, 3), st.integers(1, 40_000), st.integers(0, 20_000))
+def test_window_at_cuts_leaves_the_budget_beside_leading_system_messages(count, budget, setup_tokens):
+    """System messages at the beginning are the tool's system prompt: they take nothing of the budget."""
+    messages = [*[Message.from_text("system", "Answer in one line. " * 30)] * count, *HISTORY, *FUTURE]
+    sized_messages = tuple(map(build_sized_message, messages))
+    target = get_target("anthropic", "claude-sonnet-4-5")
+    setting = MeasurementSettings(64_000, setup_tokens, target, "characters", len)
+    study = SessionStudy(ReplaySession(sized_messages, (AnswerStep(len(messages) - 1),)), setting)
+    system_tokens = sum(map(study.count_message, sized_messages[:count]))
+    window = make_target_at_cuts(setting, budget, study.count_system_tokens()).limits.window
+    assert compute_usable_window(window) - setup_tokens - system_tokens >= budget
+    assert compute_usable_window(window - 3) - setup_tokens - system_tokens < budget

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import takewhile
 from statistics import quantiles
 from typing import Any
 
@@ -132,6 +133,11 @@ class SessionStudy:
         """Return the tokens of a text, by the judge."""
         return round(self.factor * self.setting.counter(text))
 
+    def count_system_tokens(self) -> int:
+        """Return the tokens of the system messages that the session begins with, by the judge."""
+        system_messages = takewhile(lambda message: message.message.role == "system", self.session.messages)
+        return sum(map(self.count_message, system_messages))
+
     def get_cuts(self) -> list[SessionCut]:
         """Return the cuts of the session, made at the first call."""
         if self._cuts is None:
@@ -166,12 +172,13 @@ def simulate_requests(study: SessionStudy, policy: Policy, target: Target) -> It
     return simulate_session(study.session, policy, target, judge)
 
 
-def make_target_at_cuts(setting: MeasurementSettings, budget: int) -> Target:
+def make_target_at_cuts(setting: MeasurementSettings, budget: int, system_tokens: int = 0) -> Target:
     """Return the target of a run that is scored at cuts: its window leaves ``budget`` tokens for messages.
 
-    Nobody chose that window, so errors name its purpose as the source.
+    System messages at the beginning, ``system_tokens`` together, are the system prompt of their tool and not part of
+    the budget. Nobody chose that window, so errors name its purpose as the source.
     """
-    window = compute_window_for_budget(budget, setting.setup_tokens)
+    window = compute_window_for_budget(budget, setting.setup_tokens + system_tokens)
     return change_target_window(
         setting.target,
         window,
@@ -513,7 +520,7 @@ def _measure_cuts_at(
     # The policy runs online up to the last cut, since its decisions at one cut depend on all requests before it.
     score = CutScore()
     requests_over = 0
-    target = make_target_at_cuts(study.setting, budget)
+    target = make_target_at_cuts(study.setting, budget, study.count_system_tokens())
     usable_tokens = compute_usable_window(target.limits.window)
     for simulated_request in simulate_requests(study, policy, target):
         tick()

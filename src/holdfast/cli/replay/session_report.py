@@ -312,7 +312,7 @@ def _note_degenerate_cuts(study: SessionStudy, policy: Policy) -> tuple[str, ...
     """Return a note with the budgets of cuts at which the policy is below its own minimum."""
     degenerate_budgets = []
     for budget in CUT_BUDGETS:
-        if _explain_degenerate(policy, make_target_at_cuts(study.setting, budget)):
+        if _explain_degenerate(policy, make_target_at_cuts(study.setting, budget, study.count_system_tokens())):
             degenerate_budgets.append(f"{budget:,}")
     if degenerate_budgets:
         return (f"degenerate at cuts of {', '.join(degenerate_budgets)}",)

@@ -146,7 +146,8 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
     # once before it compares the room with MIN_SUMMARY_SHARE, so this much is needed beside the summary. The second
     # slack is a margin, because the sizes of the shortened results are estimates.
     summary_budget = budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE)
-    tail_budget = builder.rules.compute_compaction_goal(builder) - summary_budget
+    pinned_tokens = int(builder.token_ratio * _measure_pinned_messages(builder.state))
+    tail_budget = builder.rules.compute_compaction_goal(builder) - pinned_tokens - summary_budget
     shortened = shorten_unread_results(builder, results_budget, tail_budget)
     attempt = _CompactionAttempt(shortened, is_planned=False)
     if _is_compaction_due(shortened):
@@ -333,10 +334,12 @@ def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
         grown_summary = int(EARLY_SUMMARY_GROWTH * _count_earlier_summary_tokens(builder))
         max_tokens = max(max_tokens, min(grown_summary, builder.budget.compute_share(share)))
     if settings.compaction.goal_share:
-        goal = builder.rules.compute_compaction_goal(builder)
-        tail = builder.token_ratio * measure_tail(builder.state, keep)
+        # The pinned messages stay as well. Without them here the extract would be made too long for the goal, and no
+        # cut would do in a small window.
+        kept_tokens = _measure_pinned_messages(builder.state) + measure_tail(builder.state, keep)
+        goal = builder.rules.compute_compaction_goal(builder) - builder.token_ratio * kept_tokens
         # An extract may miss its budget by a little; with that held back the compaction still reaches its goal.
-        remaining = int(goal - tail - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
+        remaining = int(goal - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
         if remaining < min(max_tokens, builder.compute_compaction_share(MIN_SUMMARY_SHARE)):
             return None
         max_tokens = min(max_tokens, remaining)
@@ -348,6 +351,12 @@ def _compact_at(builder: PlanBuilder, keep: int) -> PlanBuilder | None:
     # The entry records the size that it leads to, which is known only with the compaction applied.
     tokens_after = builder.add_compaction(compaction).estimated_tokens
     return builder.add_compaction(replace(compaction, tokens_after=tokens_after))
+
+
+def _measure_pinned_messages(state: ConversationState) -> int:
+    """Return the estimator tokens of the system messages that stand before the conversation and stay."""
+    pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)
+    return sum(sized_message.tokens for sized_message in pinned_messages)
 
 
 def compute_summary_share(budget: TokenBudget, settings: Settings) -> float:
