@@ -354,6 +354,13 @@ class SummarySettings(SettingsGroup, frozen=True):
             "[H] Share of the summary for the user's messages. They are the task, and few are long enough to fill it."
         ),
     ] = 0.15
+    supplement: Annotated[
+        bool,
+        describe(
+            "[H] Quote beside a model's summary what it leaves out: the user's words, files, commands and lines that "
+            "are likely to be needed. Off: only the user's newest words, if the summary hides them."
+        ),
+    ] = True
 
 
 class RestoreSettings(SettingsGroup, frozen=True):

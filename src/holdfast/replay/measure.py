@@ -34,6 +34,7 @@ from holdfast.replay.recall_at_cuts import MEMORY_ERRORS, CutScore, SessionCut, 
 from holdfast.replay.session import ReplaySession
 from holdfast.replay.simulate import ProviderTokenCounter, SimulatedRequest, simulate_session
 from holdfast.replay.tokenizer import TextCounter
+from holdfast.replay.written_summaries import ModelSummaries
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, RequestSetup
 from holdfast.state.plan import Plan
@@ -73,6 +74,31 @@ class RequestPoint(Struct, frozen=True):
     event: str = ""
 
 
+class SummaryFigures(Struct, frozen=True):
+    """What a model did for the summaries of one policy. Tokens are as the provider reported them."""
+
+    written: int = 0
+    """Summaries that were accepted."""
+    failed: int = 0
+    """Summaries in whose place an extract was made."""
+    calls: int = 0
+    """Answered calls; a rejected summary is asked for again."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    usd: float = 0.0
+    """Their cost, which is part of the policy's."""
+
+    def __add__(self, other: SummaryFigures) -> SummaryFigures:
+        return SummaryFigures(
+            self.written + other.written,
+            self.failed + other.failed,
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.usd + other.usd,
+        )
+
+
 class PolicyFigures(Struct, frozen=True):
     """All figures of one policy over one session; the JSON is without ``points``."""
 
@@ -94,6 +120,8 @@ class PolicyFigures(Struct, frozen=True):
     policy_ms_p95: float
     notes: tuple[str, ...]
     points: tuple[RequestPoint, ...] = ()
+    summaries: SummaryFigures | None = None
+    """What the summaries of a model cost; None if no model was asked."""
     is_priced: bool = True
     """Whether the prices of the model are known; if not, ``usd`` is 0 and means nothing."""
 
@@ -166,10 +194,15 @@ def compute_window_for_budget(budget: int, setup_tokens: int) -> int:
     return window
 
 
-def simulate_requests(study: SessionStudy, policy: Policy, target: Target) -> Iterator[SimulatedRequest]:
+def simulate_requests(
+    study: SessionStudy,
+    policy: Policy,
+    target: Target,
+    summaries: ModelSummaries | None = None,
+) -> Iterator[SimulatedRequest]:
     """Yield the requests of ``policy`` over the session, planned for ``target``."""
     judge = ProviderTokenCounter(study.count_message, study.setting.setup_tokens)
-    return simulate_session(study.session, policy, target, judge)
+    return simulate_session(study.session, policy, target, judge, summaries)
 
 
 def make_target_at_cuts(setting: MeasurementSettings, budget: int, system_tokens: int = 0) -> Target:
@@ -206,15 +239,17 @@ def measure_policy(
     policy: Policy,
     tick: Callable[[], Any] = lambda: None,
     keep: Callable[[int, bytes], Any] | None = None,
+    summaries: ModelSummaries | None = None,
 ) -> PolicyFigures:
     """Measure ``policy`` over the session.
 
-    ``tick`` is called after each request; ``keep`` gets the step and the body of each.
+    ``tick`` is called after each request; ``keep`` gets the step and the body of each. With ``summaries`` a model
+    writes the summaries, and its calls are charged as they were.
     """
     setting = study.setting
-    run = _PolicyRun(study, policy, keep)
+    run = _PolicyRun(study, policy, keep, summaries)
     target = change_target_window(setting.target, setting.window, setting.setup_tokens)
-    for simulated_request in simulate_requests(study, policy, target):
+    for simulated_request in simulate_requests(study, policy, target, summaries):
         run.add_request(simulated_request)
         tick()
     return run.make_figures()
@@ -228,8 +263,13 @@ class _PolicyRun:
         study: SessionStudy,
         policy: Policy,
         keep: Callable[[int, bytes], Any] | None,
+        summaries: ModelSummaries | None = None,
     ) -> None:
         self._study = study
+        self._summaries = summaries
+        self._summary_figures = SummaryFigures()
+        self._summary_failure = ""
+        """Why the first summary that failed did."""
         self._policy = policy
         self._keep = keep
         self._cache = SimulatedCache(study.setting.target.cache_rules)
@@ -327,6 +367,8 @@ class _PolicyRun:
 
     def _price_summary_call(self, simulated_request: SimulatedRequest, setup_block: CacheBlock) -> float:
         """Return the cost of the call for a model's summary, if the policy would have made one."""
+        if self._summaries is not None:
+            return self._charge_written_summary(simulated_request, self._summaries)
         compaction = simulated_request.plan.compaction
         if not self._policy.rules.model_writes_summaries or compaction is None or compaction.summary is None:
             return 0.0
@@ -346,10 +388,33 @@ class _PolicyRun:
             output = self._study.count_text(summary_part.text)
         return self._price_call(cache_use, output)
 
+    def _charge_written_summary(self, simulated_request: SimulatedRequest, summaries: ModelSummaries) -> float:
+        """Count what a model was asked for, and return the cost of its calls by their reported usage."""
+        written_summary = simulated_request.written_summary
+        if written_summary is None:
+            return 0.0
+        usd = summaries.price_calls(written_summary.calls)
+        self._summary_failure = self._summary_failure or written_summary.failure
+        self._summary_figures += SummaryFigures(
+            written=int(written_summary.result is not None),
+            failed=int(written_summary.result is None),
+            calls=len(written_summary.calls),
+            input_tokens=sum(call.usage.input for call in written_summary.calls),
+            output_tokens=sum(call.usage.output for call in written_summary.calls),
+            usd=usd,
+        )
+        return usd
+
     def _price_call(self, cache_use: CacheUse, output: int) -> float:
         """Return the cost of a call, or 0 if the prices are unknown."""
         prices = self._study.setting.target.prices
         return 0.0 if prices.is_assumed else price_request(cache_use, output, prices)
+
+    def _has_assumed_prices(self) -> bool:
+        """Return whether the prices of a model that was called are not known."""
+        if self._study.setting.target.prices.is_assumed:
+            return True
+        return self._summaries is not None and self._summaries.writer.target.prices.is_assumed
 
     def make_figures(self) -> PolicyFigures:
         points = self._points
@@ -357,6 +422,8 @@ class _PolicyRun:
         notes = [f"{rule} x{times}" for rule, times in self._notes.items()]
         if self._shortest_gap is not None:
             notes.append(f"{COMPACTION_GAP_NOTE}: {self._shortest_gap}")
+        if self._summary_failure:
+            notes.append(f"{self._summary_figures.failed:,} × an extract in its place: {self._summary_failure}")
         return PolicyFigures(
             policy=self._policy.name,
             requests=len(points),
@@ -375,7 +442,8 @@ class _PolicyRun:
             policy_ms_p95=p95,
             notes=tuple(notes),
             points=tuple(points),
-            is_priced=not self._study.setting.target.prices.is_assumed,
+            is_priced=not self._has_assumed_prices(),
+            summaries=None if self._summaries is None else self._summary_figures,
         )
 
 
@@ -491,7 +559,12 @@ class CutResult(Struct, frozen=True):
     """Why the score could not be measured; empty if it was."""
 
 
-def measure_cuts(study: SessionStudy, policy: Policy, tick: Callable[[], Any] = lambda: None) -> dict[str, CutResult]:
+def measure_cuts(
+    study: SessionStudy,
+    policy: Policy,
+    tick: Callable[[], Any] = lambda: None,
+    summaries: ModelSummaries | None = None,
+) -> dict[str, CutResult]:
     """Measure ``policy`` at the cuts, for each budget of ``CUT_BUDGETS``.
 
     A budget with which the run fails, for example because it leaves no room for a request, has a reason instead.
@@ -499,7 +572,7 @@ def measure_cuts(study: SessionStudy, policy: Policy, tick: Callable[[], Any] = 
     results: dict[str, CutResult] = {}
     for budget in CUT_BUDGETS:
         try:
-            results[str(budget)] = _measure_cuts_at(study, policy, budget, tick)
+            results[str(budget)] = _measure_cuts_at(study, policy, budget, tick, summaries)
         except MEASURE_ERRORS as error:
             # The advice in the second sentence is about --window, which does not matter at cuts.
             problem, _, _ = str(error).partition(". ")
@@ -513,6 +586,7 @@ def _measure_cuts_at(
     policy: Policy,
     budget: int,
     tick: Callable[[], Any],
+    summaries: ModelSummaries | None,
 ) -> CutResult:
     cuts = {cut.position: cut for cut in study.get_cuts()}
     if not cuts:
@@ -522,7 +596,7 @@ def _measure_cuts_at(
     requests_over = 0
     target = make_target_at_cuts(study.setting, budget, study.count_system_tokens())
     usable_tokens = compute_usable_window(target.limits.window)
-    for simulated_request in simulate_requests(study, policy, target):
+    for simulated_request in simulate_requests(study, policy, target, summaries):
         tick()
         cut = cuts.pop(simulated_request.step.index, None)
         if cut is not None:

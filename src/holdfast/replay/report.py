@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.replay.measure import COMPACTION_GAP_NOTE, PolicyFigures, encode_cuts
+from holdfast.messages.text.counts import format_count
+from holdfast.replay.measure import COMPACTION_GAP_NOTE, PolicyFigures, SummaryFigures, encode_cuts
 from holdfast.replay.recall import RecallCounts
 from holdfast.replay.recall_at_cuts import CutScore, compute_interval, pool_scores
 
@@ -122,6 +124,7 @@ def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
         "compactions": figures.compactions,
         "policy_ms_p50": round(figures.policy_ms_p50, 3),
         "policy_ms_p95": round(figures.policy_ms_p95, 3),
+        "summaries": None if figures.summaries is None else msgspec.structs.asdict(figures.summaries),
         "notes": [*subject.problems, *row.notes, *explain_missing_figures(row), *figures.notes],
         "cuts": encode_cuts(row.cut_scores, row.missing_budgets),
     }
@@ -197,7 +200,14 @@ def sum_policy_figures(parts: Sequence[PolicyFigures]) -> PolicyFigures:
         policy_ms_p95=max(part.policy_ms_p95 for part in parts),
         notes=(),
         is_priced=all(part.is_priced for part in parts),
+        summaries=_sum_summary_figures(parts),
     )
+
+
+def _sum_summary_figures(parts: Sequence[PolicyFigures]) -> SummaryFigures | None:
+    """Return the sums of what models did for summaries, or None if none was asked."""
+    summary_figures = [part.summaries for part in parts if part.summaries is not None]
+    return sum(summary_figures, SummaryFigures()) if summary_figures else None
 
 
 def _add_scores(scores: Sequence[dict[str, CutScore]]) -> dict[str, CutScore]:
@@ -454,7 +464,7 @@ def make_policy_remarks(rows: Sequence[PolicyRow]) -> Text:
     """Return the notes on each policy, a line each; empty if there are no notes."""
     remarks = Text(style=_DIM_STYLE)
     for row in _sort_ours_last(rows):
-        notes = [*row.notes, *explain_missing_figures(row)]
+        notes = [*_describe_summary_calls(row.figures), *row.notes, *explain_missing_figures(row)]
         for note in row.figures.notes:
             # Every policy has the note on gaps, so that is left to the JSON.
             if not note.startswith(COMPACTION_GAP_NOTE):
@@ -463,6 +473,18 @@ def make_policy_remarks(rows: Sequence[PolicyRow]) -> Text:
             remarks.append(f"{row.figures.policy}: {'; '.join(notes)}\n")
     remarks.right_crop(1)
     return remarks
+
+
+def _describe_summary_calls(figures: PolicyFigures) -> list[str]:
+    """Return what the model's summaries cost, or nothing if no model was asked."""
+    summaries = figures.summaries
+    if summaries is None:
+        return []
+    wanted_count = summaries.written + summaries.failed
+    calls = format_count(summaries.calls, "call")
+    sizes = f"{summaries.input_tokens:,} tokens in, {summaries.output_tokens:,} out"
+    price = f", ${summaries.usd:,.2f} of the cost" if figures.is_priced else ""
+    return [f"{summaries.written:,} of {wanted_count:,} summaries written in {calls} of the model ({sizes}{price})"]
 
 
 def make_policy_verdict(rows: Sequence[PolicyRow]) -> Text:

@@ -17,7 +17,8 @@ from holdfast.replay.tokenizer import MAX_PIECE, get_tokenizer
 KEYS = [
     "metrics", "file", "policy", "window", "setup_tokens", "api", "model", "tokenizer", "requests", "invalid_requests",
     "over_window", "user_words_missing", "tokens_sum", "tokens_peak", "cache_hit", "usd", "online_recall",
-    "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "notes", "cuts",
+    "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "summaries", "notes",
+    "cuts",
 ]  # fmt: skip
 CUT_KEYS = ["dependencies", "fact_recall", "name_recall", "handle_recall", "reread_tokens", "z_gain", "stale", "oracle"]
 NO_PRICE = "house-7b has no known price, so costs are not shown; set a [[price]] in holdfast.toml"

@@ -198,6 +198,18 @@ def test_plan_puts_the_written_summary_before_the_extract():
     assert new_plan.after < new_plan.before
 
 
+def test_plan_without_supplement_shows_the_summary_alone():
+    """``summary.supplement`` off: nothing is quoted beside a model's summary while a request stays visible."""
+    policy = POLICY.with_settings(summary={"supplement": False})
+    inputs = PlanInputs(can_summarize=True, force_compaction=True)
+    messages = build_turns(20)
+    request = plan(messages, TARGET, policy, inputs=inputs).summary_request
+    written = PlanInputs(force_compaction=True, summary=SummaryResult(request.stop, TEXT))
+    texts = list_summary_texts(plan(messages, TARGET, policy, inputs=written))
+    assert texts[1:] == [TEXT]
+    assert len(list_summary_texts(plan(messages, TARGET, POLICY, inputs=written))) > len(texts)
+
+
 def test_plan_does_not_quote_what_the_summary_names():
     """Coverage lines are about what the written summary leaves out."""
     messages = build_turns(20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ from holdfast.cli.replay.session_report import (
     check_replay_window,
     replay_recording,
 )
+from holdfast.cli.replay.summary_model import SummaryModelOptions, open_summary_model, parse_summary_kinds
 from holdfast.errors import UnknownPolicy
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
+from holdfast.replay.report import OUR_POLICY
 
 DEFAULT_WINDOW = 64_000
 """Tokens. Chosen by judgement: small enough for most recorded sessions to outgrow it, so that policies differ."""
@@ -65,6 +68,7 @@ Examples:
   holdfast replay session.jsonl --window 96000 --policy holdfast,opencode
   holdfast replay *.jsonl --json > figures.json
   holdfast replay session.jsonl --dump requests/
+  holdfast replay session.jsonl --summaries all --answers answers.jsonl
 """
 
 
@@ -82,6 +86,10 @@ class ReplayOptions(Struct, frozen=True):
     cuts: bool | None
     show: str | None
     dump: str | None
+    summaries: str
+    summary_model: str | None
+    base_url: str | None
+    answers: str | None
     session: str
     as_json: bool
 
@@ -127,6 +135,20 @@ class ReplayFailure(Struct, frozen=True):
 @click.option("--show", metavar="POLICY", help="The policy to draw. [default: holdfast]")
 @click.option("--dump", metavar="DIR", help="Write every request there, one {file, policy, step, request} per line.")
 @click.option(
+    "--summaries",
+    default="extract",
+    show_default=True,
+    metavar="KINDS",
+    help="Who writes summaries: extract (no model), both (a model and the extract), model (it alone), or all three.",
+)
+@click.option("--summary-model", metavar="MODEL", help="The model that writes them. [default: that of --model]")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    help="The address of its API. [default: its SDK's variable, else the official address]",
+)
+@click.option("--answers", metavar="FILE", help="Read the model's answers there if it has them, and add new ones.")
+@click.option(
     "--session",
     default="",
     metavar="ID",
@@ -140,7 +162,8 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
     Each answer in the recording is requested again, the way each policy would have requested it. Every request is
     validated, measured against the window, priced with a simulated prompt cache, and searched for the facts the model
     went on to use. Files are sessions of Claude Code, Codex, Copilot CLI, Gemini CLI or pi, a database or export of
-    opencode, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this machine.
+    opencode, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this machine,
+    unless --summaries names a model's: then its provider is asked, and paid, for each summary.
 
     Exit code 2 if no file could be replayed.
     """
@@ -151,7 +174,7 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
     # Made before the first file is read, so that a folder that cannot be written is reported at once.
     if options.dump:
         dump = RequestDumpFolder(options.dump)
-    with ProgressBar(is_wanted=not options.as_json) as waiting:
+    with _open_wanted_model(options, replay_job) as replay_job, ProgressBar(is_wanted=not options.as_json) as waiting:
         files = _list_files(options)
         outcomes: list[ReplayReport | ReplayFailure] = []
         for file, session in files:
@@ -165,18 +188,31 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
         _print_reports(options, replay_job, outcomes)
 
 
+@contextmanager
+def _open_wanted_model(options: ReplayOptions, replay_job: ReplayJob) -> Iterator[ReplayJob]:
+    """Return the job with the model that writes summaries, if any kind of summary needs one."""
+    if replay_job.summary_kinds == ("extract",):
+        yield replay_job
+        return
+    model_options = SummaryModelOptions(options.summary_model or options.model, options.base_url, options.answers)
+    with open_summary_model(model_options, replay_job.catalog) as summary_model:
+        yield replace(replay_job, summary_model=summary_model)
+
+
 def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
+    summary_kinds = parse_summary_kinds(options.summaries)
     requested = options.policy.replace(" ", "").split(",")
     names = list(dict.fromkeys(name for name in requested if name))
     if not names:
         raise UnknownPolicy(f"--policy {options.policy!r} names no policy; choose from all, {', '.join(PRESETS)}")
     if names == ["all"]:
-        names = list(PRESETS)
+        # Each row with a model's summaries costs money: only ours is compared with itself unless others are named.
+        names = list(PRESETS) if summary_kinds == ("extract",) else [OUR_POLICY]
     configuration = config.load_configuration()
     # Cuts take three more runs a policy, so they are for figures (--json); a person sees a picture instead.
     measures_cuts = options.cuts
     if measures_cuts is None:
-        measures_cuts = options.as_json
+        measures_cuts = options.as_json and summary_kinds == ("extract",)
     pictured_policy = None
     if not options.as_json:
         pictured_policy = _choose_pictured_policy(options, names)
@@ -190,6 +226,7 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         measures_cuts=measures_cuts,
         pictured_policy=pictured_policy,
         allows_recorded_window=options.window is None,
+        summary_kinds=summary_kinds,
     )
 
 

@@ -14,6 +14,7 @@ from holdfast.cli.files.recordings import RecordingSource
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import clean_single_line
 from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
+from holdfast.cli.replay.summary_model import SummaryModel
 from holdfast.cli.reports.request_size import RECORDED_ORIGIN, use_recorded_window
 from holdfast.config import Catalog, get_target
 from holdfast.errors import FormatError, WindowTooSmall
@@ -36,6 +37,7 @@ from holdfast.replay.measure import (
 from holdfast.replay.report import OUR_POLICY, PolicyRow, ReportSubject, note_strange_factor
 from holdfast.replay.session import ReplaySession, make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
+from holdfast.replay.written_summaries import SummaryKind, name_policy_with_summaries
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 
@@ -59,6 +61,10 @@ class ReplayJob(Struct, frozen=True):
     """The policy to draw; only its requests are kept."""
     allows_recorded_window: bool = False
     """Whether a session of ``model`` is replayed in the window that it recorded, if the catalogue has none for it."""
+    summary_kinds: tuple[SummaryKind, ...] = ("extract",)
+    """Each policy is run once for each of them."""
+    summary_model: SummaryModel | None = None
+    """The model that writes summaries; None if all are extracts."""
 
 
 class PolicyFailure(Struct, frozen=True):
@@ -130,12 +136,13 @@ def replay_recording(
     errors: list[tuple[str, Exception]] = []
     # Each budget of cuts is a run of its own.
     runs = 4 if replay_job.measures_cuts else 1
-    for policy in replay_job.policies:
-        waiting.begin_part(f"{Path(file).name}  {policy.name}", runs * len(session.steps))
+    for policy, kind in _list_policy_runs(replay_job):
+        name = name_policy_with_summaries(policy, kind).name
+        waiting.begin_part(f"{Path(file).name}  {name}", runs * len(session.steps))
         try:
-            rows.append(_measure_row(study, policy, replay_job, waiting, bodies))
+            rows.append(_measure_row(study, policy, kind, replay_job, waiting, bodies))
         except EXPECTED_ERRORS as error:
-            errors.append((policy.name, error))
+            errors.append((name, error))
     if not rows:
         # With all policies the last one is ours, and its message is the most helpful.
         raise errors[-1][1]
@@ -171,26 +178,41 @@ def _make_replay_study(
     return SessionStudy(session, MeasurementSettings(window, setup_tokens, target, tokenizer_name, counter))
 
 
+def _list_policy_runs(replay_job: ReplayJob) -> list[tuple[Policy, SummaryKind]]:
+    """Return each policy with each kind of summary; a policy that never compacts is run once."""
+    runs: list[tuple[Policy, SummaryKind]] = []
+    for policy in replay_job.policies:
+        kinds: tuple[SummaryKind, ...] = ("extract",)
+        if policy.settings.compaction.enabled:
+            kinds = replay_job.summary_kinds
+        runs += [(policy, kind) for kind in kinds]
+    return runs
+
+
 def _measure_row(
     study: SessionStudy,
     policy: Policy,
+    kind: SummaryKind,
     replay_job: ReplayJob,
     waiting: ProgressListener,
     bodies: SessionDump | None,
 ) -> PolicyRow:
     """Measure ``policy`` and return its row; figures at cuts may be missing, other errors are raised."""
     policy, notes = fit_policy_to_window(policy, study.setting.target)
+    policy = name_policy_with_summaries(policy, kind)
+    summary_model = None if kind == "extract" else replay_job.summary_model
     # Requests are dumped under the number of the step, while measuring counts messages.
     step_numbers = {step.index: number for number, step in enumerate(study.session.steps)}
     with bodies.open_policy_file(policy.name) if bodies else nullcontext() as write:
         keep = (lambda step, body: write(step_numbers[step], body)) if write else None
-        measurement = measure_policy(study, policy, waiting.advance, keep)
+        summaries = summary_model.start_summaries() if summary_model else None
+        measurement = measure_policy(study, policy, waiting.advance, keep, summaries)
     if policy.name != replay_job.pictured_policy:
         # The points of every request of every policy would take much memory, and only one policy is drawn.
         measurement = replace(measurement, points=())
     row = PolicyRow(measurement, notes=notes)
     if replay_job.measures_cuts:
-        row = _add_cut_scores(row, study, policy, waiting)
+        row = _add_cut_scores(row, study, policy, waiting, summary_model)
     return row
 
 
@@ -199,9 +221,11 @@ def _add_cut_scores(
     study: SessionStudy,
     policy: Policy,
     waiting: ProgressListener,
+    summary_model: SummaryModel | None,
 ) -> PolicyRow:
     """Return ``row`` with the facts that the policy keeps at cuts, as far as they can be measured."""
-    cut_results = measure_cuts(study, _drop_policy_minimum(policy), waiting.advance)
+    summaries = summary_model.start_summaries() if summary_model else None
+    cut_results = measure_cuts(study, _drop_policy_minimum(policy), waiting.advance, summaries)
     scores = {}
     over = []
     missing_budgets = {}

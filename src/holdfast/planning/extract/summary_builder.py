@@ -241,7 +241,9 @@ def _build_summary_texts(
         return
     yield SUMMARY_PREFACE.format(messages=len(head))
     yield summary_result.text.strip()
-    remaining = budget - estimate_text_tokens(summary_result.text)
+    remaining = 0
+    if settings.summary.supplement:
+        remaining = budget - estimate_text_tokens(summary_result.text)
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
     if remaining < MIN_SUPPLEMENT_TOKENS and has_request_in_tail:
         return
