@@ -86,12 +86,12 @@ class ReplayOptions(Struct, frozen=True):
     cuts: bool | None
     show: str | None
     dump: str | None
-    summaries: str
-    summary_model: str | None
-    base_url: str | None
-    answers: str | None
     session: str
     as_json: bool
+    summaries: str = "extract"
+    summary_model: str | None = None
+    base_url: str | None = None
+    answers: str | None = None
 
 
 class ReplayFailure(Struct, frozen=True):
