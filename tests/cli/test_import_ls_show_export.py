@@ -469,7 +469,7 @@ def test_show_last_equals_the_end_of_the_full_list(run, edited_session, store):
             )
 
 
-@pytest.mark.parametrize("form", ["codex", "opencode-json", "pi", "claude-code", "gemini-cli"])
+@pytest.mark.parametrize("form", ["atif", "codex", "opencode-json", "pi", "claude-code", "gemini-cli"])
 def test_show_and_undo_print_ids_that_name_their_line(run, home, edited_session, form):
     """Any id printed for a message or a decision names exactly that one."""
     assert run("export", edited_session, "--format", form, "-o", home / "other").exit_code == 0

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from holdfast.formats.atif import read as atif
 from holdfast.formats.base import STALE_USAGE_BASIS, Recording, build_state_at_leaf, get_branch_entries
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.formats.codex import read as codex
@@ -38,6 +39,7 @@ from holdfast.state.view import list_shown_sized_messages_at
 REWRITTEN_NOTE = "rewritten"
 """Reason of the note that replaces kept lines which quote or count messages that are shorter now."""
 QUOTING_NOTES = {
+    atif.COMPACTION_NOTE,
     claude_code.COMPACT_BOUNDARY_NOTE,
     f"{codex.CODEX_NOTE_PREFIX}compacted",
     f"{pi.PI_NOTE_PREFIX}compaction",

@@ -15,7 +15,7 @@ from holdfast.state.view import build_projection
 from holdfast.store.open_store import open_store
 
 KEY = "10009-bbbb"
-FORMATS = ["claude-code", "pi", "codex"]
+FORMATS = ["claude-code", "pi", "codex", "atif"]
 BIG = "\n".join(f"{number}: a line of a log that goes on and on" for number in range(2_000))
 
 
@@ -151,7 +151,7 @@ def test_export_reduced_omits_the_usage_of_the_newest_answer(import_as_format, r
     assert new == [*whole[:-1], 0]
 
 
-@pytest.mark.parametrize("form", [*FORMATS, "gemini-cli", "opencode-json"])
+@pytest.mark.parametrize("form", [*FORMATS, "atif", "gemini-cli", "opencode-json"])
 def test_export_reduced_sizes_the_session_by_what_it_shows(
     run, home, write_lines, make_session_line, make_session_lines, form
 ):

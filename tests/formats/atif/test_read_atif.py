@@ -197,6 +197,52 @@ def test_read_takes_compactions_of_pi() -> None:
     assert (compaction.tokens_before, compaction.author) == (900, "model")
     assert any(isinstance(entry.body, BranchSummaryEntry) for entry in recording.entries)
     assert "does not say what it kept" in recording.problems[0].reason
+    written = json.loads(export_bytes(recording, "atif"))
+    assert [item["message"] for item in written["steps"]] == ["one", "two", "what was", "tried", "three"]
+    assert written["steps"][2]["extra"] == {"pi_event_type": "compaction", "tokens_before": 900}
+
+
+REPLACED = {"context_management": {"type": "compaction", "boundary": "replace"}}
+
+
+def test_read_takes_the_message_behind_a_compaction_as_its_summary() -> None:
+    """Terminus and Vibe mark where the context was replaced; the message behind the mark stands for all before."""
+    reference = [{"subagent_trajectory_ref": [{"trajectory_path": "summary.json"}]}]
+    steps = (
+        step("user", "one"),
+        agent("two"),
+        step("system", "Performed it.", extra=REPLACED, observation={"results": reference}),
+        step("user", "handoff"),
+        agent("three"),
+    )
+    recording = read(*steps)
+    assert list_messages(recording) == ["user one", "assistant two", "assistant three"]
+    assert list_shown(recording) == ["user handoff", "assistant three"]
+    assert recording.problems == ()
+    document = build(*steps)
+    assert json.loads(export_bytes(recording, "atif")) == document
+    alone = read(*steps[:3], steps[4])
+    assert list_shown(alone) == ["assistant three"]
+    assert "does not say what it kept" in alone.problems[0].reason
+
+
+def test_read_takes_sidechains_out_of_the_conversation() -> None:
+    """Steps of Claude Code's sub-agents stand among the others, told apart by what is beside them."""
+    side = {"is_sidechain": True, "agent_id": "ab"}
+    recording = read(
+        step("user", "go", extra={"is_sidechain": False}),
+        step("user", "sub", extra=side),
+        agent("ask"),
+        agent("sub done", extra=side),
+        step("user", "other", extra={"is_sidechain": True}),
+    )
+    assert list_messages(recording) == ["user go", "assistant ask"]
+    assert [one.session for one in recording.sidechains] == ["ab", "sidechain"]
+    assert list_messages(recording.sidechains[0]) == ["user sub", "assistant sub done"]
+    assert [call.model for call in list_model_calls(recording.sidechains[0])] == ["model-x"]
+    written = json.loads(export_bytes(recording, "atif"))
+    assert find_atif_faults(written) == []
+    assert [len(one["steps"]) for one in (written, *written["subagent_trajectories"])] == [2, 2, 1]
 
 
 FIRST = build(
@@ -343,7 +389,16 @@ _MARKS = st.fixed_dictionaries(
         "signature": _ODD | st.just({"api": "gemini", "data": "x"}),
     },
 )
-_EXTRAS = st.builds(lambda mark: {"holdfast": mark}, _MARKS) | _ODD | st.just({"pi_event_type": "compaction"})
+_TOOL_EXTRAS = st.sampled_from(
+    [
+        {"pi_event_type": "compaction"},
+        {"pi_event_type": "branch_summary"},
+        REPLACED,
+        {"is_sidechain": True, "agent_id": "ab"},
+        {"context_management": 7, "is_sidechain": 1},
+    ]
+)
+_EXTRAS = st.builds(lambda mark: {"holdfast": mark}, _MARKS) | _ODD | _TOOL_EXTRAS
 _CALLS = st.fixed_dictionaries(
     {}, optional={"tool_call_id": _IDS, "function_name": _ODD, "arguments": st.just({"a": 1}) | _ODD, "extra": _EXTRAS}
 )

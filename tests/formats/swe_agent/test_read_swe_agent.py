@@ -209,18 +209,25 @@ def test_read_rebuilds_a_file_without_history() -> None:
 def test_read_takes_elided_results_as_decisions(field: str) -> None:
     """Where a request shows a result otherwise than the history, that is a decision from that request on."""
     rows = [SYSTEM, TASK, call("c1"), result("c1", "one " * 90), call("c2"), result("c2", "two " * 90)]
-    rows += [call("c3"), result("c3", "three")]
-    requests = [rows[:2], rows[:4], [*rows[:3], rows[3] | {"content": ELIDED}, *rows[4:6]]]
+    rows += [call("c3"), result("c3", "three"), call("c4"), result("c4", "four")]
+    # The result stays elided in the last request, which is no second decision.
+    elided = [*rows[:3], rows[3] | {"content": ELIDED}, *rows[4:6]]
+    requests = [rows[:2], rows[:4], elided, [*elided, *rows[6:8]]]
     if field == "messages":
         # Before 1.1 a step had the messages of the request after it.
         requests = [*requests[1:], rows]
-    steps = [step(rows[place], **{field: request}) for place, request in zip((2, 4, 6), requests, strict=True)]
+    steps = [step(rows[place], **{field: request}) for place, request in zip((2, 4, 6, 8), requests, strict=True)]
     recording = read_recording(build_file(rows, steps))
     (decision,) = list_decisions(recording)
     assert [(edit.span.start, edit.rule) for edit in decision.edits] == [(3, "swe-agent")]
     assert decision.edits[0].saves > 50
     shown = [item.message for item in build_projection(build_state_at_leaf(recording))]
-    assert [get_result_text(item) for message in shown for item in message.results] == [ELIDED, "two " * 90, "three"]
+    assert [get_result_text(item) for message in shown for item in message.results] == [
+        ELIDED,
+        "two " * 90,
+        "three",
+        "four",
+    ]
     seen = [call.id for call in list_model_calls(recording)]
     before = [item.message for item in build_projection(build_state_at_leaf(recording, seen[1]))]
     assert get_result_text(before[3].results[0]) == "one " * 90

@@ -29,7 +29,13 @@ from holdfast.formats.atif.document import (
 )
 from holdfast.formats.base import STALE_USAGE_BASIS, SYNTHETIC, Recording
 from holdfast.formats.common.lines import BOM, LenientDecoder, decode_document, decode_raw_fields, parse_millis
-from holdfast.formats.common.log import CallMetadata, RecordingBuilder, make_short_digest, make_sized_message
+from holdfast.formats.common.log import (
+    CallMetadata,
+    RecordingBuilder,
+    join_origin_lines,
+    make_short_digest,
+    make_sized_message,
+)
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.common.json.raw_json import encode_json
@@ -48,6 +54,8 @@ __all__ = ["FORMAT", "TRAJECTORY_NOTE", "read_atif", "read_atif_segments"]
 
 TRAJECTORY_NOTE = "atif:trajectory"
 """Reason of the note that keeps a file without its steps and sub-agents."""
+COMPACTION_NOTE = "atif:compaction"
+"""Reason of the note that keeps the steps with which a tool recorded a compaction or the summary of a branch."""
 _DOCUMENT_FIELDS = frozenset(
     {"schema_version", "session_id", "trajectory_id", "agent", "steps", "notes", "final_metrics", "extra"}
     | {"continued_trajectory_ref", "subagent_trajectories"}
@@ -71,9 +79,18 @@ class _Metrics(Struct):
     extra: _MetricsExtra | None = None
 
 
-class _PiExtra(Struct):
+class _ContextManagement(Struct, frozen=True):
+    type: str = ""
+
+
+class _ToolExtra(Struct):
+    """What tools keep in ``extra`` of a step: events of pi, compactions of Terminus and Vibe, Claude Code's agents."""
+
     pi_event_type: str = ""
     tokens_before: int = 0
+    context_management: _ContextManagement = _ContextManagement()
+    is_sidechain: bool = False
+    agent_id: str = ""
 
 
 class RecordedCompaction(Struct, omit_defaults=True):
@@ -94,7 +111,7 @@ class RecordedCompaction(Struct, omit_defaults=True):
 
 
 _METRICS = LenientDecoder(_Metrics)
-_PI_EXTRA = LenientDecoder(_PiExtra)
+_TOOL_EXTRA = LenientDecoder(_ToolExtra)
 RECORDED_COMPACTION = LenientDecoder(RecordedCompaction)
 
 
@@ -134,14 +151,14 @@ def read_atif_segments(segments: Sequence[bytes]) -> Recording:
 class _AtifReader:
     """Reads the steps of a trajectory, and of those that it goes on in, into a recording."""
 
-    def __init__(self, log: RecordingBuilder, sidechains: list[Recording]) -> None:
+    def __init__(self, log: RecordingBuilder, sidechains: list[Recording], default_model: str = "") -> None:
         self.log = log
         self.model = ""
         self._sidechains = sidechains
         self._leaf: str | None = None
         self._history: list[SizedMessage] = []
         """All messages so far."""
-        self._default_model = ""
+        self._default_model = default_model
 
     def finish_recording(self, session: str) -> Recording:
         """Return the finished recording."""
@@ -151,8 +168,18 @@ class _AtifReader:
     def read_document(self, document: AtifDocument, raw: bytes, path: str) -> None:
         """Append everything in a file; ``path`` begins the places in its problems."""
         self._append_header(document, raw)
+        main: list[tuple[str, Raw]] = []
+        sides: dict[str, list[tuple[str, Raw]]] = {}
         for index, step in enumerate(document.steps):
-            self._append_step(f"{path}steps[{index}]", step)
+            place = (f"{path}steps[{index}]", step)
+            # Harbor puts the steps of Claude Code's sub-agents among the others, in the order of time.
+            agent_id = _get_sidechain_id(step)
+            (sides.setdefault(agent_id, []) if agent_id else main).append(place)
+        self._append_steps(main)
+        for agent_id, steps in sides.items():
+            reader = _AtifReader(RecordingBuilder(), [], self._default_model)
+            reader._append_steps(steps)
+            self._sidechains.append(reader.finish_recording(agent_id))
         self._read_subagents(document, path)
 
     def read_continuation(self, document: AtifDocument, raw: bytes, path: str) -> None:
@@ -163,8 +190,8 @@ class _AtifReader:
         while copied_count < len(steps) and steps[copied_count].is_copied_context:
             copied_count += 1
         self._append_copied_context(steps[:copied_count])
-        for index in range(copied_count, len(steps)):
-            self._append_step(f"{path}steps[{index}]", document.steps[index])
+        rest = [(f"{path}steps[{index}]", document.steps[index]) for index in range(copied_count, len(steps))]
+        self._append_steps(rest)
         self._read_subagents(document, path)
 
     def _append_header(self, document: AtifDocument, raw: bytes) -> None:
@@ -202,25 +229,42 @@ class _AtifReader:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def _append_step(self, path: str, raw: Raw) -> None:
-        fields = decode_raw_fields(raw)
-        self._count_unknown(fields, _STEP_FIELDS, "step")
+    def _append_steps(self, steps: Sequence[tuple[str, Raw]]) -> None:
+        """Append steps, each with its place; a compaction takes the step behind it, which has its summary."""
+        index = 0
+        while index < len(steps):
+            path, raw = steps[index]
+            following = steps[index + 1][1] if index + 1 < len(steps) else None
+            index += self._append_step(path, raw, following)
+
+    def _append_step(self, path: str, raw: Raw, following: Raw | None) -> int:
+        """Append a step; return 2 if it took the one behind it too, else 1."""
+        self._count_unknown(decode_raw_fields(raw), _STEP_FIELDS, "step")
         step = ATIF_STEP.decode_or_default(raw)
         mark = get_step_mark(step)
         at = parse_millis(step.timestamp)
-        pi_event = _PI_EXTRA.decode_or_default(step.extra)
+        extra = _TOOL_EXTRA.decode_or_default(step.extra)
         if bytes(mark.compaction) != b"null":
             self._append_recorded_compaction(step, mark, at)
-            return
-        if mark.branch_summary is not None or pi_event.pi_event_type == "branch_summary":
-            self._append_branch_summary(step, mark.branch_summary or "", at)
-            return
-        if pi_event.pi_event_type == "compaction":
-            self._append_pi_compaction(path, step, pi_event, at)
-            return
+        elif mark.branch_summary is not None:
+            self._append_branch_summary(step, mark.branch_summary, at)
+        elif extra.pi_event_type == "branch_summary":
+            self._append_steps_as_note(raw)
+            self._append_branch_summary(step, "", at)
+        elif extra.pi_event_type == "compaction":
+            self._append_steps_as_note(raw)
+            recorded = RecordedCompaction(author="model", tokens_before=extra.tokens_before)
+            self._append_tool_compaction(path, recorded, _get_text(step), at)
+        elif extra.context_management.type == "compaction" and step.source == "system":
+            return self._append_replacing_compaction(path, raw, following, at)
+        else:
+            self._append_step_messages(path, raw, step, mark)
+        return 1
+
+    def _append_step_messages(self, path: str, raw: Raw, step: AtifStep, mark: StepMark) -> None:
         messages = decode_step_messages(step)
         if not messages:
-            reason = f"its source {step.source!r} is not known" if fields else "it is no object"
+            reason = f"its source {step.source!r} is not known" if decode_raw_fields(raw) else "it is no object"
             if step.source in ("system", "user", "agent"):
                 self.log.skipped["step without content"] += 1
                 return
@@ -229,7 +273,7 @@ class _AtifReader:
             return
         for index, message in enumerate(messages):
             # The step stays with its first message, which is the answer if it has one.
-            self._append_message(message, step, mark, Raw(bytes(raw)) if index == 0 else None, at)
+            self._append_message(message, step, mark, Raw(bytes(raw)) if index == 0 else None)
 
     def _append_message(
         self,
@@ -237,8 +281,8 @@ class _AtifReader:
         step: AtifStep,
         mark: StepMark,
         envelope: Raw | None,
-        at: int | None,
     ) -> None:
+        at = parse_millis(step.timestamp)
         sized_message = make_sized_message(message, "", None)
         body = MessageEntry(sized_message, envelope)
         is_model_call = message.role == "assistant" and not step.is_copied_context
@@ -286,11 +330,31 @@ class _AtifReader:
         restated = tuple([index for index in recorded.restated if 0 <= index < first_kept])
         self._append_compaction(recorded, _get_text(step), first_kept, restated, at)
 
-    def _append_pi_compaction(self, path: str, step: AtifStep, event: _PiExtra, at: int | None) -> None:
-        """Append a compaction of pi, whose step has the summary; what it kept is not recorded."""
-        recorded = RecordedCompaction(author="model", tokens_before=event.tokens_before)
+    def _append_replacing_compaction(self, path: str, raw: Raw, following: Raw | None, at: int | None) -> int:
+        """Append a compaction after which the message behind its step stands for everything before.
+
+        Terminus and Vibe write it so. Return how many steps that were.
+        """
+        next_step = ATIF_STEP.decode_or_default(following or Raw(b"{}"))
+        recorded = RecordedCompaction(author="model")
+        if following is None or next_step.source != "user":
+            self._append_steps_as_note(raw)
+            recorded.has_summary = False
+            self._append_tool_compaction(path, recorded, "", at)
+            return 1
+        self._append_steps_as_note(raw, following)
+        self._append_compaction(recorded, _get_text(next_step), len(self._history), (), at)
+        return 2
+
+    def _append_tool_compaction(self, path: str, recorded: RecordedCompaction, text: str, at: int | None) -> None:
+        """Append a compaction of a tool whose step does not say what stayed beside the summary."""
         self.log.report_problem(0, f"{path} is a compaction that does not say what it kept; it is read as keeping none")
-        self._append_compaction(recorded, _get_text(step), len(self._history), (), at)
+        self._append_compaction(recorded, text, len(self._history), (), at)
+
+    def _append_steps_as_note(self, *steps: Raw) -> None:
+        """Keep the steps of a compaction, so that they can be written back."""
+        lines = [bytes(step) for step in steps]
+        self._append("lines", lines[0], NoteEntry(COMPACTION_NOTE, bytes(join_origin_lines(lines))))
 
     def _append_compaction(
         self,
@@ -370,6 +434,14 @@ class _AtifReader:
 
     def _append(self, kind: str, content: bytes, body: EntryBody, at: int | None = None) -> None:
         self._leaf = self.log.add_entry(self._make_name(kind, content), self._leaf, body, at)
+
+
+def _get_sidechain_id(raw: Raw) -> str:
+    """Return the sub-agent that a step belongs to, or an empty string for one of the main conversation."""
+    if b'"is_sidechain"' not in bytes(raw):
+        return ""
+    extra = _TOOL_EXTRA.decode_or_default(ATIF_STEP.decode_or_default(raw).extra)
+    return (extra.agent_id or "sidechain") if extra.is_sidechain else ""
 
 
 def _get_text(step: AtifStep) -> str:

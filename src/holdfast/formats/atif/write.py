@@ -26,7 +26,7 @@ from holdfast.formats.atif.document import (
     get_step_mark,
     has_audio,
 )
-from holdfast.formats.atif.read import TRAJECTORY_NOTE, RecordedCompaction
+from holdfast.formats.atif.read import COMPACTION_NOTE, TRAJECTORY_NOTE, RecordedCompaction
 from holdfast.formats.base import SYNTHETIC, Recording, get_branch_entries
 from holdfast.formats.common.lines import (
     decode_raw_fields,
@@ -34,7 +34,12 @@ from holdfast.formats.common.lines import (
     replace_bad_escapes,
     set_json_fields,
 )
-from holdfast.formats.common.writing import WritableRecording, get_redacted_thinking, strip_foreign_raw
+from holdfast.formats.common.writing import (
+    WritableRecording,
+    get_redacted_thinking,
+    split_origin_lines,
+    strip_foreign_raw,
+)
 from holdfast.messages.message import Message, format_part_placeholder
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
@@ -139,11 +144,13 @@ class _AtifWriter:
         elif isinstance(body, BranchSummaryEntry):
             self.flush()
             self._count_message()
-            self._add_text_step("user", body.sized_message.message.text, entry, {"branch_summary": body.source_id})
+            if not self._copy_noted_steps(entry):
+                text = body.sized_message.message.text
+                self._add_text_step("user", text, entry, {"branch_summary": body.source_id})
             self._reread_count += 1
         elif isinstance(body, CompactionEntry):
             self.flush()
-            if not self._continuation:
+            if not self._continuation and not self._copy_noted_steps(entry):
                 self._add_compaction_step(entry, body)
 
     def flush(self) -> None:
@@ -217,8 +224,7 @@ class _AtifWriter:
         if not messages or not _are_messages_of(self._queue[index : index + len(messages)], messages):
             return 0
         if self._is_copied and not step.is_copied_context:
-            raw_fields.pop("metrics", None)
-            line = encode_json(raw_fields | {"is_copied_context": True})
+            line = _mark_as_copied(line)
         stale_field = self._source.get_stale_usage_field(entry)
         is_told = get_step_mark(step).usage or (step.llm_call_count or 1) > 1
         if stale_field and not is_told:
@@ -232,6 +238,16 @@ class _AtifWriter:
             self._add_totals(self._source.get_writable_answer(entry).usage)
         self._has_audio = self._has_audio or has_audio(step)
         return len(messages)
+
+    def _copy_noted_steps(self, entry: Entry) -> bool:
+        """Copy the steps with which a tool recorded a compaction or a summary; return whether there are any."""
+        lines = self._source.get_note_before(entry, COMPACTION_NOTE)
+        if not lines:
+            return False
+        for line in split_origin_lines(Raw(lines)):
+            self._steps.append(_mark_as_copied(line) if self._is_copied else line)
+        self._open_step = None
+        return True
 
     def _add_message(self, entry: Entry) -> None:
         """Encode a message: results into the step of their call, the rest as a step of its own."""
@@ -494,6 +510,13 @@ def _are_messages_of(entries: Sequence[Entry], messages: Sequence[Message]) -> b
         if not isinstance(body, MessageEntry) or body.sized_message.digest != build_sized_message(message).digest:
             return False
     return True
+
+
+def _mark_as_copied(line: bytes) -> bytes:
+    """Return a step as one that repeats another file: its metrics were paid for there."""
+    fields: dict[str, Any] = dict(decode_raw_fields(replace_bad_escapes(line)))
+    fields.pop("metrics", None)
+    return encode_json(fields | {"is_copied_context": True})
 
 
 def _add_mark(extra: Raw, new: dict[str, Any]) -> dict[str, Any]:
