@@ -104,6 +104,14 @@ def test_collect_segments_is_bounded():
     assert len(segments) == MAX_SEGMENTS
 
 
+def test_collect_segments_asks_for_plain_names_only():
+    """A path or an address is not even looked for."""
+    asked: list[str] = []
+    for reference in ("../a.json", "/a.json", "b/a.json", "https://example.org/a.json", "a.json"):
+        collect_segments("t.json", build("go", continued_trajectory_ref=reference), asked.append)
+    assert asked == ["a.json"]
+
+
 def test_is_plain_file_name_refuses_names_of_other_places():
     """Names that are special anywhere are refused: separators, drives, hidden files, line ends."""
     assert is_plain_file_name("trajectory.cont-1.json")

@@ -414,6 +414,9 @@ def test_segments_give_the_same_context_for_any_log(messages: list[Message], pla
     again = read_atif_segments([data for _, data in files])
     assert list_history(again) == list_history(log)
     assert list_shown(again) == list_shown(log)
+    # Steps that came from ATIF are copied; the copies were paid for in the file before.
+    for _, data in write_atif_segments(again, "t.json"):
+        assert find_atif_faults(json.loads(data)) == []
 
 
 def test_write_keeps_references_to_files_beside_the_trajectory() -> None:
