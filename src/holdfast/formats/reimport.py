@@ -75,12 +75,15 @@ class _ExistingLog:
             self._unmatched[key][entry.id] = None
 
     def _find_message_before(self, entry: Entry | LazyEntry) -> str | None:
-        """Return the id of the newest conversation entry above an entry of the log, or None at the root.
+        """Return the id of the newest conversation entry above an entry of the log, or None at the root."""
+        return self._find_newest_message(entry.parent)
+
+    def _find_newest_message(self, entry_id: str | None) -> str | None:
+        """Return the id of the newest conversation entry up to an entry of the log, itself included, or None.
 
         Fills ``_newest_messages`` for everything on the way, so all look-ups together take linear time.
         """
         trail: list[str | None] = []
-        entry_id = entry.parent
         while entry_id not in self._newest_messages:
             trail.append(entry_id)
             ancestor = self.entries_by_id.get(entry_id or "")
@@ -97,7 +100,8 @@ class _ExistingLog:
         """Return a new entry with its id and parent in the log, or None if the log has it already."""
         entry = load_entry(header)
         parent = self.log_ids.get(entry.parent or "", entry.parent)
-        previous_message_id = self._newest_messages.get(parent, parent)
+        # A note may be in the log without anything after it: the entries that follow it here follow another one there.
+        previous_message_id = self._find_newest_message(parent)
         matched_id = self._take_match(entry, previous_message_id)
         if matched_id is not None:
             self.log_ids[entry.id] = matched_id

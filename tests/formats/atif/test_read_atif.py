@@ -347,14 +347,17 @@ def test_read_writes_steps_back_as_they_were() -> None:
 
 
 def test_read_again_adds_only_what_is_new() -> None:
-    """A trajectory that has grown has the entries of the shorter one."""
+    """A trajectory that has grown has the entries of the shorter one, also if its totals have changed."""
     steps = [step("user", "go"), agent("a", "c1", results=[{"source_call_id": "c1", "content": "x"}]), agent("b")]
-    first = read(*steps[:2])
-    assert select_new_entries(read(*steps[:2]), first.entries).entries == ()
-    new = select_new_entries(read(*steps), first.entries)
+    first = read(*steps[:2], final_metrics={"total_steps": 2})
+    assert select_new_entries(read(*steps[:2], final_metrics={"total_steps": 2}), first.entries).entries == ()
+    grown = read(*steps, final_metrics={"total_steps": 3})
+    new = select_new_entries(grown, first.entries)
     assert [entry.body.sized_message.message.text for entry in new.entries if isinstance(entry.body, MessageEntry)] == [
         "b"
     ]
+    again = select_new_entries(grown, (*first.entries, *new.entries))
+    assert (again.entries, again.leaf) == ((), new.leaf)
 
 
 _ODD = st.none() | st.integers() | st.text(max_size=2) | st.lists(st.none() | st.just({"x": 1}), max_size=2)
