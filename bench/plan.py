@@ -62,6 +62,7 @@ def forget() -> None:
         salience.find_reference_lines,
         salience.find_distinctive_references,
         salience.find_list_references,
+        salience.scan_message,
         ledger.find_first_error,
         ledger.find_subject,
         ledger.ends_with_failure,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.messages.references import get_cached_word_references
-from holdfast.messages.text.memo import CACHE_ENTRY_BYTES, DEFAULT_CACHE_BYTES, cache_by_text
+from holdfast.messages.text.memo import CACHE_ENTRY_BYTES, DEFAULT_CACHE_BYTES, cache_by_identity, cache_by_text
 from holdfast.planning.extract.salience import (
     ReferenceLine,
     estimate_line_memory,
@@ -65,6 +65,41 @@ def test_cache_by_text_computes_what_fits_once(numbers):
     for text in set(texts):
         compute(text)
     assert set(counts.values()) <= {2}
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(0, 20_000))
+def test_cache_by_identity_is_right_and_stays_within_its_bytes(numbers, limit):
+    """Equal objects are no reason to confuse two: the value is that of the object given, and the limit holds."""
+    alive = WeakSet()
+
+    @cache_by_identity(lambda _, value: value.bytes, limit)
+    def compute(key):
+        value = Value("x" * key[0])
+        alive.add(value)
+        return value
+
+    keys = {number: [number] for number in numbers}
+    for number in numbers:
+        assert compute(keys[number]).bytes == 10 * number
+        # A key that nobody else holds: while its value is cached, no other key may get its identity.
+        assert compute([number + 1]).bytes == 10 * (number + 1)
+        gc.collect(0)
+        assert sum(value.bytes + CACHE_ENTRY_BYTES for value in alive) <= limit
+
+
+@given(st.lists(st.integers(0, 40)))
+def test_cache_by_identity_computes_what_fits_once(numbers):
+    """Objects that together fit half of the limit are computed once."""
+    counts = Counter()
+    keys = {number: [number] for number in numbers}
+
+    @cache_by_identity(lambda _, __: 100, 2 * (100 + CACHE_ENTRY_BYTES) * len(keys))
+    def compute(key):
+        counts[key[0]] += 1
+        return key[0]
+
+    assert [compute(keys[number]) for number in numbers] == numbers
+    assert set(counts.values()) <= {1}
 
 
 def build_listing(number, seed=0):

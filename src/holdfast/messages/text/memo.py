@@ -12,6 +12,7 @@ from functools import partial, update_wrapper
 from sys import getsizeof
 from typing import Generic, TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 DEFAULT_CACHE_BYTES = 16 << 20
@@ -74,3 +75,52 @@ def cache_by_text(
 ) -> Callable[[Callable[[str], T]], CachedTextFunction[T]]:
     """Decorate a function of a text so that it caches its results; ``size`` returns the bytes of one result."""
     return partial(CachedTextFunction, size=size, max_bytes=max_bytes)
+
+
+class CachedObjectFunction(Generic[K, T]):
+    """A pure function of an immutable object that caches its results by the object's identity.
+
+    A message has no text that stands for all of it, and hashing its parts takes as long as many results. The cache
+    keeps the object alive, so no other one can get its identity meanwhile; ``size`` counts both. Bytes, generations and
+    threads are as in ``CachedTextFunction``.
+    """
+
+    def __init__(self, make: Callable[[K], T], size: Callable[[K, T], int], max_bytes: int) -> None:
+        self._make = make
+        self._size = size
+        self._half = max_bytes // 2
+        self.cache_clear()
+        update_wrapper(self, make)
+
+    def cache_clear(self) -> None:
+        """Drop all cached results."""
+        self._young: dict[int, tuple[K, T, int]] = {}
+        self._old: dict[int, tuple[K, T, int]] = {}
+        self._bytes = 0
+
+    def __call__(self, key: K) -> T:
+        """Return the function's result for ``key``."""
+        entry = self._young.get(id(key))
+        if entry is None:
+            entry = self._old.get(id(key))
+            if entry is None:
+                value = self._make(key)
+                entry = key, value, self._size(key, value) + CACHE_ENTRY_BYTES
+            self._store_entry(entry)
+        return entry[1]
+
+    def _store_entry(self, entry: tuple[K, T, int]) -> None:
+        key, _, size = entry
+        if size > self._half:
+            return
+        if self._bytes + size > self._half:
+            self._young, self._old, self._bytes = {}, self._young, 0
+        self._young[id(key)] = entry
+        self._bytes += size
+
+
+def cache_by_identity(
+    size: Callable[[K, T], int], max_bytes: int = DEFAULT_CACHE_BYTES
+) -> Callable[[Callable[[K], T]], CachedObjectFunction[K, T]]:
+    """Decorate a function of an immutable object so that it caches its results; ``size`` returns their bytes."""
+    return partial(CachedObjectFunction, size=size, max_bytes=max_bytes)

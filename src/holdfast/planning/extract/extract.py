@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Part, ToolCall, ToolResult
-from holdfast.messages.references import Reference, iter_part_texts
+from holdfast.messages.references import Reference
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import flatten_to_line
@@ -42,8 +42,7 @@ from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
 from holdfast.planning.extract.salience import (
     ReferenceLine,
     find_distinctive_references,
-    find_message_references,
-    find_reference_lines,
+    scan_message,
     trace_references,
     weigh_reference,
 )
@@ -227,7 +226,7 @@ def _collect_shown_references(tail: Sequence[SizedMessage], texts: Iterable[str]
     """Return the references that stand in ``tail`` or in ``texts``."""
     refs: set[Reference] = set()
     for sized_message in tail:
-        refs.update(find_message_references(sized_message))
+        refs.update(scan_message(sized_message).refs)
     for text in texts:
         refs.update(find_distinctive_references(text))
     return refs
@@ -348,7 +347,7 @@ class LinePosition(NamedTuple):
     line_number: int
 
 
-class QuotableLine(Struct, frozen=True):
+class QuotableLine(Struct, frozen=True, gc=False):
     """A line of the head that may be quoted, and its cost in estimator tokens."""
 
     place: LinePosition
@@ -396,17 +395,18 @@ def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Re
 
 def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, float]) -> list[QuotableLine]:
     """Return each distinct line that holds a reference among ``weights``, at the newest place where it stood."""
-    newest: dict[str, QuotableLine] = {}
+    newest: dict[str, tuple[int, tuple[int, int, ReferenceLine]]] = {}
+    has_no_weight = weights.keys().isdisjoint
     for message_index, sized_message in enumerate(head):
-        for part_index, part in enumerate(merge_adjacent_texts(sized_message.message)):
-            line_number = 0
-            for text in iter_part_texts(part):
-                for line in find_reference_lines(text):
-                    line_number += 1
-                    if not weights.keys().isdisjoint(line.refs):
-                        position = LinePosition(message_index, part_index, line_number)
-                        newest[line.text] = QuotableLine(position, line, line.cost + LINE_OVERHEAD_TOKENS)
-    return list(newest.values())
+        for found in scan_message(sized_message).lines:
+            line = found[2]
+            if not has_no_weight(line.refs):
+                newest[line.text] = message_index, found
+    quotable_lines: list[QuotableLine] = []
+    for message_index, (part_index, line_number, line) in newest.values():
+        position = LinePosition(message_index, part_index, line_number)
+        quotable_lines.append(QuotableLine(position, line, line.cost + LINE_OVERHEAD_TOKENS))
+    return quotable_lines
 
 
 def _select_quotes(quotes: list[QuotableLine], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 from holdfast.messages.references import Reference
 
@@ -24,12 +25,14 @@ def select_max_coverage(
 
     def compute_gain(number: int) -> float:
         refs, cost = candidates[number]
-        return sum([get_weight(ref, 0.0) for ref in refs]) / cost
+        return sum(map(get_weight, refs, repeat(0.0))) / cost
 
     # Lazy greedy (Minoux 1978): a gain only shrinks as references get covered, so the remembered gain is an upper
     # bound. If the recomputed gain of the top candidate still equals it, no other can be better and none need be
     # recomputed. Gains are negated because heapq keeps the smallest on top; ties go to the earlier candidate.
-    heap = [(-compute_gain(number), number) for number in range(len(candidates))]
+    heap = []
+    for number, (refs, cost) in enumerate(candidates):
+        heap.append((-sum(map(get_weight, refs, repeat(0.0))) / cost, number))
     heapq.heapify(heap)
     min_cost = min((cost for _, cost in candidates), default=0)
     while heap and budget >= min_cost:

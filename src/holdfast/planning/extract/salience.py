@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
@@ -11,12 +12,14 @@ from msgspec import Struct
 from holdfast.messages.references import (
     Reference,
     extract_word_references,
+    iter_part_texts,
     iter_reference_texts,
     load_common_references,
 )
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text.memo import cache_by_text
+from holdfast.messages.text.memo import cache_by_identity, cache_by_text
+from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.extract.constants import (
     AGE_DECAY_EXPONENT,
     IDLE_DECAY_EXPONENT,
@@ -34,7 +37,7 @@ _LINE_NUMBER = re.compile(r"^\s*\d+(?:→|\t|: ?)")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*•○●] |\d+[.)] |\[[ x]\])")
 
 
-class ReferenceLine(Struct, frozen=True):
+class ReferenceLine(Struct, frozen=True, gc=False):
     """A line that holds references, as it may be quoted."""
 
     text: str
@@ -45,7 +48,7 @@ class ReferenceLine(Struct, frozen=True):
     """Whether it is, or was cut from, a list item."""
 
 
-class ReferenceUse(Struct):
+class ReferenceUse(Struct, gc=False):
     """How often and where a reference stood. Positions are estimator tokens from the start of the head."""
 
     message_count: int = 0
@@ -146,24 +149,70 @@ def find_message_list_references(sized_message: SizedMessage) -> frozenset[Refer
     return frozenset().union(*[find_list_references(text) for text in iter_reference_texts(sized_message.message)])
 
 
+class MessageScan(Struct, frozen=True, gc=False):
+    """The references of a message, and its lines that hold any: all that depends on nothing but the message."""
+
+    refs: tuple[Reference, ...]
+    """In order of appearance."""
+    list_refs: frozenset[Reference]
+    lines: tuple[tuple[int, int, ReferenceLine], ...]
+    """Each with the index of its part (of ``merge_adjacent_texts``) and its number among the lines of that part."""
+
+
+_SCANNED_LINE_BYTES, _BYTES_PER_TOKEN = 256, 5
+"""Bytes in memory of a line of a scan with its position, and of a message for each token. They bound the memo."""
+
+
+def _estimate_scan_memory(sized_message: SizedMessage, scan: MessageScan) -> int:
+    size = _BYTES_PER_TOKEN * sized_message.tokens + _SCANNED_LINE_BYTES * len(scan.lines)
+    return size + REFERENCE_BYTES * (len(scan.refs) + len(scan.list_refs))
+
+
+@cache_by_identity(_estimate_scan_memory)
+def scan_message(sized_message: SizedMessage) -> MessageScan:
+    """Find the references and lines of a message. Most messages of a head were there at the last compaction."""
+    lines: list[tuple[int, int, ReferenceLine]] = []
+    for part_index, part in enumerate(merge_adjacent_texts(sized_message.message)):
+        line_number = 0
+        for text in iter_part_texts(part):
+            for line in find_reference_lines(text):
+                line_number += 1
+                lines.append((part_index, line_number, line))
+    refs = find_message_references(sized_message)
+    # A line that is cut in a word may hold a reference that the message does not.
+    list_refs = find_message_list_references(sized_message).intersection(refs)
+    return MessageScan(tuple(refs), list_refs, tuple(lines))
+
+
 def trace_references(sized_messages: Sequence[SizedMessage]) -> dict[Reference, ReferenceUse]:
     """Return how each reference occurred in ``sized_messages``."""
-    uses_by_ref: dict[Reference, ReferenceUse] = {}
+    # Whole messages are counted at once: a head has some ten thousand places of references, and each compaction counts
+    # all of them.
+    message_counts: Counter[Reference] = Counter()
+    use_counts: Counter[Reference] = Counter()
+    last_positions: dict[Reference, int] = {}
+    last_used_positions: dict[Reference, int] = {}
+    listed_refs: set[Reference] = set()
     position = 0
     for sized_message in sized_messages:
         position += sized_message.tokens
-        list_refs = find_message_list_references(sized_message)
-        is_dialogue = sized_message.message.role in {"assistant", "user"}
-        for ref in find_message_references(sized_message):
-            use = uses_by_ref.get(ref)
-            if use is None:
-                use = uses_by_ref[ref] = ReferenceUse()
-            use.message_count += 1
-            use.in_list_item = use.in_list_item or ref in list_refs
-            use.last_position = position
-            if is_dialogue:
-                use.use_count += 1
-                use.last_used_position = position
+        scan = scan_message(sized_message)
+        positions = dict.fromkeys(scan.refs, position)
+        message_counts.update(scan.refs)
+        last_positions.update(positions)
+        listed_refs |= scan.list_refs
+        if sized_message.message.role in {"assistant", "user"}:
+            use_counts.update(scan.refs)
+            last_used_positions.update(positions)
+    uses_by_ref: dict[Reference, ReferenceUse] = {}
+    for ref, message_count in message_counts.items():
+        uses_by_ref[ref] = ReferenceUse(
+            message_count,
+            use_counts.get(ref, 0),
+            last_positions[ref],
+            last_used_positions.get(ref, -1),
+            ref in listed_refs,
+        )
     return uses_by_ref
 
 
