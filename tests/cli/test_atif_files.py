@@ -166,3 +166,12 @@ def test_trajectories_are_no_files_to_repair(run, home, name):
     assert result.exit_code == 2
     assert "import it as it is" in result.stdout + result.stderr
     assert (home / name).read_bytes() == contents[name]
+
+
+@pytest.mark.parametrize("command", ["lint", "fix"])
+def test_commands_for_requests_say_what_a_trajectory_is(run, home, command):
+    """A file of a whole run given to a command for one request: the error says which commands take it."""
+    (home / "t.json").write_bytes(build("go"))
+    result = run(command, "t.json")
+    assert result.exit_code == 2
+    assert "this is a trajectory in ATIF: add it to the store with holdfast import" in " ".join(result.stderr.split())

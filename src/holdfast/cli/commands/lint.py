@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from holdfast.cli.files.input_files import STDIN, iter_input_lines, read_input_file
-from holdfast.cli.output.hints import suggest_right_command
+from holdfast.cli.output.hints import recognize_trajectory, suggest_right_command
 from holdfast.cli.output.terminal import (
     clean_single_line,
     encode_printable_json,
@@ -139,7 +139,11 @@ def lint_command(
 
 def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
     data = read_input_file(file)
-    findings = lint_request_body(data, lint_options, catalog=load_catalog(), complete=True)
+    try:
+        findings = lint_request_body(data, lint_options, catalog=load_catalog(), complete=True)
+    except UnrecognizedContent as error:
+        advice = suggest_right_command(data) if recognize_trajectory(data) else ""
+        raise UnrecognizedContent(f"{error}{advice and f' ({advice})'}") from None
     print_missing_rules(findings)
     if as_json:
         print_json(encode_findings(findings))

@@ -21,8 +21,27 @@ def recognize_session_tool(data: bytes) -> str:
     return ""
 
 
+_TRAJECTORY_TITLES = {
+    "atif": "a trajectory in ATIF",
+    "mini-swe-agent": "a trajectory of mini-swe-agent",
+    "swe-agent": "a trajectory of SWE-agent",
+}
+"""Formats that are one JSON object for a whole session, and what such a file is."""
+
+
+def recognize_trajectory(data: bytes) -> str:
+    """Return what kind of trajectory a file is, or an empty string."""
+    from holdfast.formats.recognize import recognize_reader
+
+    with suppress(HoldfastError, RecursionError):
+        return _TRAJECTORY_TITLES.get(recognize_reader(data), "")
+    return ""
+
+
 def suggest_right_command(data: bytes) -> str:
     """Suggest the command for ``data``, which is not a single request; empty if it has one line only."""
+    if trajectory := recognize_trajectory(data):
+        return f"this is {trajectory}: add it to the store with holdfast import, or measure it with holdfast replay"
     tool = recognize_session_tool(data)
     if tool and detect_wide_encoding(data):
         # Repair works on UTF-8 lines; the import error explains how to convert the file.
