@@ -343,7 +343,7 @@ class _PolicyRun:
 
     def _price_request(self, simulated_request: SimulatedRequest) -> None:
         study = self._study
-        blocks, breakpoints = _build_cache_request(study, simulated_request.sized_messages, simulated_request.plan)
+        blocks, breakpoints = build_cache_request(study, simulated_request.sized_messages, simulated_request.plan)
         is_extension = self._last_blocks == blocks[: len(self._last_blocks)]
         # A request that only appends keeps the provider's cache; any other one breaks it.
         self._mutations += not is_extension
@@ -458,7 +458,7 @@ def _compute_percentiles(seconds: Sequence[float]) -> tuple[float, float]:
     return cut_points[9] * 1e3, cut_points[18] * 1e3
 
 
-def _build_cache_request(
+def build_cache_request(
     study: SessionStudy,
     messages: Sequence[SizedMessage],
     plan: Plan,

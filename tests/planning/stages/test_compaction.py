@@ -16,6 +16,7 @@ from holdfast.normalize.projection import build_messages_to_send
 from holdfast.planning.budget import compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
+from holdfast.planning.extract.salience import scan_message
 from holdfast.planning.extract.summary_builder import find_updatable_summary
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
@@ -88,6 +89,26 @@ def test_plan_reaches_its_goal_beside_pinned_messages(chars):
     assert new_plan.compaction is not None
     assert new_plan.after <= budget.setup_tokens + POLICY.settings.compaction.goal_share * budget.message_tokens
     assert "unread" not in [notice.rule for notice in new_plan.notices]
+
+
+# -- before it is due --------------------------------------------------------------------------------------------------
+
+
+def test_plan_scans_new_messages_before_a_compaction_is_due():
+    """A request that compacts scans only what is new since the one before, not all that it summarizes."""
+    messages = build_turns(60)
+    scans, state = [], None
+    for stop in range(2, len(messages), 2):
+        scan_message.cache_clear()
+        new_plan = plan(messages[:stop], TARGET, POLICY, state=state)
+        scans.append(len(scan_message._young))
+        if new_plan.compaction is not None:
+            break
+        state = new_plan.state
+    assert new_plan.compaction is not None
+    # The cache is emptied before each request, so every request but the last scanned its own new messages.
+    assert scans[:-1] == [2] * (len(scans) - 1)
+    assert scans[-1] > 2
 
 
 # -- requesting a summary ----------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from holdfast.messages.text.user_text import has_user_content
 from holdfast.planning.budget import TokenBudget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.circuit_breaker import is_breaker_tripped
-from holdfast.planning.extract.constants import MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE
+from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS, MIN_SUMMARY_SHARE, SUMMARY_SLACK_SHARE
 from holdfast.planning.extract.previous_summary import is_client_summary_part
+from holdfast.planning.extract.salience import scan_message
 from holdfast.planning.extract.summary_builder import build_compaction, find_updatable_summary
 from holdfast.planning.settings import Settings
 from holdfast.planning.shown_messages import list_shown_messages_from
@@ -61,6 +62,11 @@ follows the messages, and there may be few of them: without this room the update
 holds. An extract has the same room. Chosen by judgement."""
 
 
+MAX_PREPARED_TOKENS = 30_000
+"""Estimator tokens of new messages that one request scans for a later compaction. Turns add fewer; where a whole
+history is new, scanning it before there is need would only make the first request slow. Chosen by judgement."""
+
+
 class _CompactionAttempt(NamedTuple):
     """The builder after trying to compact, and whether the attempt stands.
 
@@ -97,6 +103,26 @@ def _count_message_tokens(builder: PlanBuilder) -> int:
     return int(builder.token_ratio * shown_tokens) + _count_earlier_summary_tokens(builder)
 
 
+def _prepare_for_compaction(builder: PlanBuilder) -> None:
+    """Scan the new messages of a request for an extract, if the next compaction will read them.
+
+    Nothing is decided: the scans are remembered by message. Without this the first compaction of a large window would
+    scan all that it reads at once, and take as much longer as the window is larger.
+    """
+    if builder.has_summary_writer or not builder.settings.compaction.goal_share:
+        return
+    # The next compaction reads the newest messages before its tail, which begins so far before the trigger.
+    tail = builder.compute_compaction_share(builder.settings.compaction.tail_share)
+    distance = builder.rules.compute_trigger_size(builder) - builder.rules.measure_request(builder) - tail
+    if builder.to_estimator_tokens(distance) > MAX_SCANNED_TOKENS:
+        return
+    state = builder.state
+    new_messages = state.history.sized_messages.slice(state.last_request.seen_count)
+    if sum(sized_message.tokens for sized_message in new_messages) <= MAX_PREPARED_TOKENS:
+        for sized_message in new_messages:
+            scan_message(sized_message)
+
+
 def _count_earlier_summary_tokens(builder: PlanBuilder) -> int:
     """Return the real tokens of the summary in force, or else of the summaries that a client sent; 0 without one."""
     compaction, target = builder.state.view.compaction, builder.target
@@ -112,6 +138,7 @@ def _count_earlier_summary_tokens(builder: PlanBuilder) -> int:
 
 def _compact_if_due(builder: PlanBuilder) -> PlanBuilder:
     if not _is_compaction_due(builder):
+        _prepare_for_compaction(builder)
         return builder
     if not builder.inputs.is_compaction_requested:
         notice = _find_blocked_compaction_notice(builder)
