@@ -14,7 +14,6 @@ at the smallest: that is the promise, 1.5 times the smallest window's at most. E
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 from collections.abc import Sequence
@@ -101,9 +100,6 @@ def make_study(session: ReplaySession, window: int) -> SessionStudy:
 def measure_window(study: SessionStudy, policy: Policy) -> dict[str, Any]:
     """Return the figures of ``policy`` over the session of ``study``: times in milliseconds, cost in dollars."""
     forget()
-    gc.collect()
-    # The session and the judge's own tables are no garbage of the planner, and as large as the window is long.
-    gc.freeze()
     judge = ProviderTokenCounter(study.count_message, SETUP_TOKENS)
     target = study.setting.target
     cache = SimulatedCache(target.cache_rules)
@@ -118,7 +114,6 @@ def measure_window(study: SessionStudy, policy: Policy) -> dict[str, Any]:
         use = cache.send_request(blocks, (b"frame", SETUP_TOKENS), breakpoints, None)
         output = study.count_message(study.session.messages[request.step.index])
         usd += price_request(use, output, target.prices)
-    gc.unfreeze()
     times = sorted([*looks, *acts])
     return {
         "window": study.setting.window,

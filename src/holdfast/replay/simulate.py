@@ -5,6 +5,7 @@ A policy sees only the messages before the answer, and the usage of the requests
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -127,10 +128,19 @@ def _plan_timed(
     policy: Policy,
     inputs: PlanInputs,
 ) -> tuple[Plan, float]:
-    """Return the plan of the next request, and the seconds that planning took."""
-    started_at = time.perf_counter()
-    plan = plan_request(state, target, policy, inputs)
-    return plan, time.perf_counter() - started_at
+    """Return the plan of the next request, and the seconds that planning took.
+
+    As in ``timeit``, the garbage collector waits meanwhile: it would search all that the replay itself holds.
+    """
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        started_at = time.perf_counter()
+        plan = plan_request(state, target, policy, inputs)
+        return plan, time.perf_counter() - started_at
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def _project_undecided(state: ConversationState, target: Target) -> list[SizedMessage]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -81,6 +81,10 @@ _DECISION_CUES = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
+
+
+_MAX_CACHED_CHARS = 400
+"""Length up to which the size of a line is remembered. Longer ones are whole messages of the user."""
 
 
 def build_extract(
@@ -194,8 +198,11 @@ def _collect_extract_sections(
         quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
         sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
         user_text = "\n".join([*sections.goal, *sections.constraints])
-        superfluous_quotes = [line for line in sections.quotes if line in user_text]
-        sections = replace(sections, quotes=[line for line in sections.quotes if line not in user_text])
+        superfluous_quotes: list[str] = []
+        other_quotes: list[str] = []
+        for line in sections.quotes:
+            (superfluous_quotes if line in user_text else other_quotes).append(line)
+        sections = replace(sections, quotes=other_quotes)
         left_over = _estimate_lines(superfluous_quotes)
     return sections
 
@@ -207,7 +214,17 @@ def _quote_user_in_sections(sections: ExtractSections, user_quotes: tuple[list[s
 
 def _estimate_lines(lines: Iterable[str]) -> int:
     """Estimate the tokens of ``lines``, bullets and line ends included."""
-    return sum(estimate_text_tokens(line) + LINE_OVERHEAD_TOKENS for line in lines)
+    return sum(_estimate_line(line) + LINE_OVERHEAD_TOKENS for line in lines)
+
+
+def _estimate_line(line: str) -> int:
+    """Estimate the tokens of one line; most lines of an extract stood in the one before it."""
+    return estimate_text_tokens(line) if len(line) > _MAX_CACHED_CHARS else _estimate_short_line(line)
+
+
+@lru_cache(1 << 13)
+def _estimate_short_line(line: str) -> int:
+    return estimate_text_tokens(line)
 
 
 def _list_recent_errors(actions: Sequence[ToolAction]) -> list[str]:
@@ -311,7 +328,7 @@ def _take_within_budget(candidates: Iterable[str], budget: int) -> list[str]:
     """Return the candidates before the first that exceeds ``budget`` (estimator tokens)."""
     lines: list[str] = []
     for text in candidates:
-        budget -= estimate_text_tokens(text) + LINE_OVERHEAD_TOKENS
+        budget -= _estimate_line(text) + LINE_OVERHEAD_TOKENS
         if budget < 0:
             break
         lines.append(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -52,6 +53,32 @@ _RULE_WORDS = re.compile(
     r"必须|不要|禁止|务必|优先|不能|只能|始终",
     re.IGNORECASE,
 )
+
+_CACHED_PIECES = 1 << 13
+"""Sentences whose size and kind are remembered, some megabytes: each compaction looks at all that the user said."""
+_MAX_CACHED_CHARS = 400
+"""Length up to which they are. A piece may be longer by the white space after it."""
+
+
+def _estimate_piece_tokens(piece: str) -> int:
+    return estimate_text_tokens(piece) if len(piece) > _MAX_CACHED_CHARS else _estimate_short_piece(piece)
+
+
+@lru_cache(_CACHED_PIECES)
+def _estimate_short_piece(piece: str) -> int:
+    return estimate_text_tokens(piece)
+
+
+def _has_rule_words(piece: str) -> bool:
+    if len(piece) > _MAX_CACHED_CHARS:
+        return _RULE_WORDS.search(piece) is not None
+    return _has_short_rule(piece)
+
+
+@lru_cache(_CACHED_PIECES)
+def _has_short_rule(piece: str) -> bool:
+    return _RULE_WORDS.search(piece) is not None
+
 
 TextPieces: TypeAlias = Sequence[str]
 """One text cut into sentences, in order; joined they are the text again."""
@@ -249,7 +276,7 @@ def _find_rule_pieces(pieces_by_text: Sequence[TextPieces], rule_texts: Containe
     seen_rules: set[str] = set()
     for position in _order_pieces(pieces_by_text):
         piece = pieces_by_text[position.text_index][position.piece_index]
-        is_rule = position.text_index in rule_texts or _RULE_WORDS.search(piece) is not None
+        is_rule = position.text_index in rule_texts or _has_rule_words(piece)
         rule = piece.strip()
         if is_rule and rule not in seen_rules:
             seen_rules.add(rule)
@@ -279,7 +306,7 @@ def _choose_pieces(
         for position in text_positions:
             cost = 0.0
             if position not in chosen:
-                cost = float(estimate_text_tokens(pieces_by_text[text_index][position.piece_index]))
+                cost = float(_estimate_piece_tokens(pieces_by_text[text_index][position.piece_index]))
             if not text_tokens:  # the first piece of a text pays for the words around its quotes
                 cost += overhead
             if spent + text_tokens + cost > budget or text_tokens + cost > max_text_tokens:
