@@ -13,6 +13,11 @@ STALE_GAIN_FACTOR = 1 - 1e-9
 rounding from counting as a smaller gain."""
 
 
+MAX_SKIPPED = 32
+"""Candidates over the budget that are skipped one by one before all others over it are looked for. Measured: heads of
+4,000 lines end with a thousand or more of them."""
+
+
 def select_max_coverage(
     candidates: Sequence[tuple[Iterable[Reference], int]], remaining_weights: dict[Reference, float], budget: int
 ) -> Iterator[int]:
@@ -35,11 +40,17 @@ def select_max_coverage(
         heap.append((-sum(map(get_weight, refs, repeat(0.0))) / cost, number))
     heapq.heapify(heap)
     min_cost = min((cost for _, cost in candidates), default=0)
+    skipped_count = 0
     while heap and budget >= min_cost:
         remembered_loss, number = heap[0]
         refs, cost = candidates[number]
         if cost > budget:
             heapq.heappop(heap)
+            skipped_count += 1
+            if skipped_count % MAX_SKIPPED == 0:
+                # Near the end most candidates are too dear. Leaving them all out at once is faster than one by one.
+                heap = [entry for entry in heap if candidates[entry[1]][1] <= budget]
+                heapq.heapify(heap)
             continue
         loss = -compute_gain(number)
         if loss >= 0:  # everything it refers to is covered
