@@ -109,7 +109,7 @@ def _prepare_for_compaction(builder: PlanBuilder) -> None:
     Nothing is decided: the scans are remembered by message. Without this the first compaction of a large window would
     scan all that it reads at once, and take as much longer as the window is larger.
     """
-    if builder.has_summary_writer or not builder.settings.compaction.goal_share:
+    if not builder.settings.compaction.goal_share:
         return
     # The next compaction reads the newest messages before its tail, which begins so far before the trigger.
     tail = builder.compute_compaction_share(builder.settings.compaction.tail_share)
