@@ -197,7 +197,7 @@ def test_run_agent_keeps_skill_and_plan_through_compactions_and_restarts(folder)
         summary = store.open_state(KEY).view.compaction.summary.text
     assert compactions >= 3
     assert summary.count("Skill tides, in use:\n\nLook at the moon.") == 1
-    assert summary.count("The plan as it stands:\n- [open] mend the nets") == 1
+    assert summary.count("- to-do: mend the nets") == 1
 
 
 # -- limits and errors -------------------------------------------------------------------------------------------------

@@ -69,7 +69,8 @@ def test_changing_system_message_keeps_one_branch(api, more, open_client, make_c
     (session,) = store.list_sessions()
     assert len(store.read_tips(session.key)) == 1
     assert len(store.read_entries(session.key, "message")) == 61
-    assert with_clock <= usual + 2 * bool(more)
+    # One more, because a clock's message is a little larger than none; what grows and shrinks may cost another one.
+    assert with_clock <= usual + (2 if more else 1)
     openings = [json.loads(body)[field][0] for body in changing.bodies]
     assert [dict(opening) for opening in openings] == [
         make_clock_message(api, number, get_suffix(number)) for number in range(30)

@@ -93,17 +93,28 @@ def build_extract(
     budget: int,
     settings: Settings = Settings(),
     visible_text: str = "",
+    filled_budget: int | None = None,
 ) -> str:
     """Summarize ``head`` in at most ``budget`` estimator tokens, not counting the newest request.
 
     Each section has a share of the budget; what sections leave unused goes to the coverage lines. ``tail`` and
-    ``visible_text`` stay visible after the extract: references that stand there need no line here.
+    ``visible_text`` stay visible after the extract: references that stand there need no line here. The user's words
+    grow beyond their share only while the extract is within ``filled_budget`` (by default ``budget``).
     """
 
     def render_extract(sections: ExtractSections) -> str:
         return _render_extract(sections, len(head), has_tail=bool(tail), is_short=budget < SHORT_FORM_TOKENS)
 
-    return render_extract(_collect_extract_sections(head, tail, budget, settings, render_extract, visible_text))
+    sections = _collect_extract_sections(
+        head,
+        tail,
+        budget,
+        settings,
+        render_extract,
+        visible_text,
+        filled_budget=filled_budget,
+    )
+    return render_extract(sections)
 
 
 def build_supplement(
@@ -139,8 +150,11 @@ def _collect_extract_sections(
     visible_text: str = "",
     *,
     with_decisions: bool = True,
+    filled_budget: int | None = None,
 ) -> ExtractSections:
     """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render."""
+    if filled_budget is None:
+        filled_budget = budget
     head_tokens = sum(sized_message.tokens for sized_message in head)
     all_messages = [sized_message.message for sized_message in head]
     # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
@@ -165,7 +179,7 @@ def _collect_extract_sections(
     user_tokens = int(budget * settings.summary.user_share)
     grown_share = compute_grown_share(all_messages, head_tokens)
     frame_tokens = estimate_text_tokens(render_sections(sections)) + 4 * SECTION_HEADING_TOKENS
-    left_over = budget - frame_tokens - pointer_tokens
+    left_over = min(budget, filled_budget) - frame_tokens - pointer_tokens
     max_user_tokens = min(int(budget * grown_share), left_over)
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
     quote_user = partial(quote_user_messages, all_messages, user_tokens, is_open=not has_request_in_tail)
@@ -189,10 +203,10 @@ def _collect_extract_sections(
     # What no line could use goes to the user's words: counted to the last token where these are much of the head, since
     # there they are what is needed again; elsewhere a small rest is not worth its price. Lines that the user's words
     # then hold too are left out, and their tokens go the same way.
-    left_over = budget - spent - _estimate_lines([*quotes, *pointers])
+    left_over = min(budget, filled_budget) - spent - _estimate_lines([*quotes, *pointers])
     for _ in range(MAX_REQUOTES):
         if grown_share > settings.summary.user_share:
-            left_over = budget - estimate_text_tokens(render_sections(sections))
+            left_over = min(budget, filled_budget) - estimate_text_tokens(render_sections(sections))
         if left_over < MIN_LEFT_OVER_TOKENS:
             break
         quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])

@@ -206,6 +206,18 @@ def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> S
     return replace(sized_message, message=unwrapped_message)
 
 
+def _compute_filled_budget(builder: PlanBuilder) -> int | None:
+    """Return the estimator tokens up to which the user's words may fill an extract, or None for all of it.
+
+    In a small budget an extract may be most of the request, so that it holds what an agent needs again. Filled with
+    the words of a chat it would leave so little room that every few messages a new compaction broke the cached prefix
+    (22 compactions in place of 4 in one chat of the tests). A compaction that somebody asks for has no such sequel.
+    """
+    if builder.assumed_full_tokens:
+        return None
+    return builder.to_estimator_tokens(builder.compute_compaction_share(builder.settings.summary.share))
+
+
 def _build_summary_texts(
     builder: PlanBuilder,
     head: Sequence[SizedMessage],
@@ -235,6 +247,7 @@ def _build_summary_texts(
             budget - estimate_text_tokens(carried_text),
             settings,
             f"{carried_text}\n{open_work}" if open_work else carried_text,
+            _compute_filled_budget(builder),
         )
         if carried_text:
             yield carried_text
