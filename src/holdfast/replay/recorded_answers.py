@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest
 from holdfast.errors import FormatError, UpstreamError
+from holdfast.state.codec.reading import get_decoder
 
 ANSWERS_FILE_MODE = 0o600
 """Access to a file of answers: they tell what the recorded sessions were about."""
@@ -54,7 +55,7 @@ def read_recorded_answers(path: Path) -> dict[str, RecordedAnswer]:
         if not line.strip():
             continue
         try:
-            answer = msgspec.json.decode(line, type=RecordedAnswer)
+            answer = get_decoder(RecordedAnswer).decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise FormatError(
                 f"{path}: line {number} is no recorded answer ({error}); remove the line, or name another file"

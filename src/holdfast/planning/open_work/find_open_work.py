@@ -35,6 +35,7 @@ from holdfast.planning.open_work.work_events import (
     ToolExchange,
     WorkEvent,
 )
+from holdfast.state.codec.reading import get_decoder
 
 CONVENTIONS: tuple[Convention, ...] = (CLAUDE_CODE, CODEX, OPENCODE, OPENCLAW, COPILOT_CLI, GOOSE)
 """The conventions of clients. All are tried on every conversation: none says which client wrote it, and a proxy sees
@@ -193,7 +194,7 @@ def _read_approval_name(part: Opaque) -> str:
     if part.raw is None:
         return ""
     try:
-        request = msgspec.json.decode(part.raw, type=_ApprovalRequest)
+        request = get_decoder(_ApprovalRequest).decode(part.raw)
     except msgspec.MsgspecError:
         return ""
     return f"{request.server_label} {request.name}".strip()
