@@ -87,7 +87,8 @@ def run_and_kill_worker(workers, random):
     while (line := workers.stdout.readline().strip()) != "over":
         ids.append(line)
         if len(ids) == patience + 1:
-            time.sleep(random.random() * 0.01)
+            # Short enough to hit the writing, or long enough that a slow machine has planned the next request.
+            time.sleep(random.random() * random.choice((0.01, 0.1)))
             with suppress(ProcessLookupError):  # it may have come to its end
                 os.kill(pid, signal.SIGKILL)
     return ids
