@@ -87,8 +87,7 @@ def run_and_kill_worker(workers, random):
     while (line := workers.stdout.readline().strip()) != "over":
         ids.append(line)
         if len(ids) == patience + 1:
-            # Short enough to hit the writing, or long enough that a slow machine has planned the next request.
-            time.sleep(random.random() * random.choice((0.01, 0.1)))
+            time.sleep(random.random() * 0.01)
             with suppress(ProcessLookupError):  # it may have come to its end
                 os.kill(pid, signal.SIGKILL)
     return ids
@@ -139,7 +138,8 @@ def test_journal_requests_are_unchanged_by_kills(workers, tmp_path, get_undistur
                     )
                     break
             assert len(journal.state.history.sized_messages) - at <= 2
-    assert len(ends) > 1
+    if KILLS >= 100:  # on a busy machine ten kills may all fall into planning, which takes most of the time
+        assert len(ends) > 1
     assert set("nSADCQ") <= set(get_letters(path))
 
 
