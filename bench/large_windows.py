@@ -22,6 +22,7 @@ from statistics import mean
 from typing import Any
 
 from msgspec.structs import replace
+from planner_caches import clear_planner_caches
 
 from holdfast.config import get_target
 from holdfast.formats import read_recording
@@ -29,7 +30,6 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.planning.extract import ledger, salience
 from holdfast.planning.pipeline import Policy
 from holdfast.replay.cache import SimulatedCache, price_request
 from holdfast.replay.measure import MeasurementSettings, SessionStudy, build_cache_request, change_target_window
@@ -76,20 +76,6 @@ def rename_call_ids(sized_message: SizedMessage, prefix: str) -> SizedMessage:
     return build_sized_message(Message(message.role, tuple(parts)))
 
 
-def forget() -> None:
-    """Empty every cache of the planner that an earlier run may have filled."""
-    for cached in (
-        salience.find_reference_lines,
-        salience.find_distinctive_references,
-        salience.find_list_references,
-        salience.scan_message,
-        ledger.find_first_error,
-        ledger.find_subject,
-        ledger.ends_with_failure,
-    ):
-        cached.cache_clear()
-
-
 def make_study(session: ReplaySession, window: int) -> SessionStudy:
     """Prepare ``session`` for a window."""
     target = change_target_window(get_target(API, MODEL), window, SETUP_TOKENS)
@@ -99,7 +85,7 @@ def make_study(session: ReplaySession, window: int) -> SessionStudy:
 
 def measure_window(study: SessionStudy, policy: Policy) -> dict[str, Any]:
     """Return the figures of ``policy`` over the session of ``study``: times in milliseconds, cost in dollars."""
-    forget()
+    clear_planner_caches()
     judge = ProviderTokenCounter(study.count_message, SETUP_TOKENS)
     target = study.setting.target
     cache = SimulatedCache(target.cache_rules)

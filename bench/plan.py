@@ -27,12 +27,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from langchain_core.messages import BaseMessage, convert_to_messages, trim_messages
 from langchain_core.messages.utils import count_tokens_approximately
+from planner_caches import clear_planner_caches
 from transcript import transcript
 
 from holdfast import ConversationState, Message, Plan, plan
 from holdfast.config import get_target
-from holdfast.messages import references
-from holdfast.planning.extract import ledger, salience
 from holdfast.providers.requests.message_dicts import decode_messages
 from holdfast.state.entries import RequestSetup
 
@@ -53,21 +52,6 @@ def best(work: Callable[[], Any], runs: int = 5, before: Callable[[], Any] = lam
         work()
         times.append(time.process_time() - began)
     return min(times)
-
-
-def forget() -> None:
-    """Empty every cache that an earlier plan may have filled."""
-    for cached in (
-        references.get_cached_word_references,
-        salience.find_reference_lines,
-        salience.find_distinctive_references,
-        salience.find_list_references,
-        salience.scan_message,
-        ledger.find_first_error,
-        ledger.find_subject,
-        ledger.ends_with_failure,
-    ):
-        cached.cache_clear()
 
 
 def plan_for(messages: list[Message], window: int, branch: ConversationState | None = None) -> Plan:
@@ -103,8 +87,8 @@ def measure(size: int) -> dict[str, float]:
     seconds = {
         "trim": best(lambda: trim(theirs)),
         "one more": one_more(ours),
-        "first look": best(lambda: plan_for(ours, HUGE), 3, forget),
-        "acting": best(lambda: plan_for(ours, SMALL), 3, forget),
+        "first look": best(lambda: plan_for(ours, HUGE), 3, clear_planner_caches),
+        "acting": best(lambda: plan_for(ours, SMALL), 3, clear_planner_caches),
     }
     return {name: value * 1e3 for name, value in seconds.items()}
 

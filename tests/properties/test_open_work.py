@@ -18,7 +18,7 @@ from holdfast.config import get_target
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.references import iter_part_texts
-from holdfast.planning.open_work.section import list_section_ids
+from holdfast.planning.open_work.section import read_section_kinds
 from holdfast.planning.presets.registry import PRESETS
 
 WINDOWS = st.sampled_from([7_000, 12_000, 30_000])
@@ -141,7 +141,7 @@ def list_ids_in_new_summary(request: LoopRequest) -> set[str]:
     ids: set[str] = set()
     for part in compaction.summary.parts:
         if isinstance(part, Text):
-            ids.update(list_section_ids(part.text))
+            ids.update(read_section_kinds(part.text))
     return ids
 
 

@@ -190,15 +190,19 @@ def test_plan_notes_open_work_in_a_spilled_result():
     assert "still open" not in text
 
 
-def test_plan_notes_the_end_of_work_that_the_summary_lists():
-    """Where a summary lists an item, a shortened result that told of its end still says that it ended."""
+@pytest.mark.parametrize(
+    ("label", "kind", "id_"), [("codex shell", "shell", "90862"), ("goose delegate", "sub-agent", "tide")]
+)
+def test_plan_notes_the_end_of_work_that_the_summary_lists(label, kind, id_):
+    """Where a summary lists an item, a shortened result that told of its end still says that it ended, by its kind."""
     policy = Policy().with_settings(results={"spill_chars": 1_000, "preview_chars": 0, "outline_chars": 0})
-    messages = [*CODEX_SHELL.start("90862", "bun dev"), *build_turns(12)]
+    script = SCRIPTS[label]
+    messages = [*script.start(id_, "bun dev"), *build_turns(12)]
     first = plan(messages, TARGET, policy, inputs=FORCED)
-    messages += lengthen(CODEX_SHELL.end("90862"), 3_000)
+    messages += lengthen(script.end(id_), 3_000)
     sent = apply(messages, plan(messages, TARGET, policy, state=first.state))
-    assert find_sections(sent) == ["## Still Open\n- shell 90862: bun dev"]
-    assert find_result_texts(sent)[-1].endswith("\n[ended: shell 90862]")
+    assert find_sections(sent) == [f"## Still Open\n- {kind} {id_}: bun dev"]
+    assert find_result_texts(sent)[-1].endswith(f"\n[ended: {kind} {id_}]")
 
 
 def test_plan_keeps_the_handle_of_a_noted_result():

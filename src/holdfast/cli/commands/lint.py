@@ -142,8 +142,9 @@ def _lint_file(file: str, lint_options: LintOptions, *, as_json: bool) -> bool:
     try:
         findings = lint_request_body(data, lint_options, catalog=load_catalog(), complete=True)
     except UnrecognizedContent as error:
-        advice = suggest_right_command(data) if recognize_trajectory(data) else ""
-        raise UnrecognizedContent(f"{error}{advice and f' ({advice})'}") from None
+        if not recognize_trajectory(data):
+            raise
+        raise UnrecognizedContent(f"{error} ({suggest_right_command(data)})") from None
     print_missing_rules(findings)
     if as_json:
         print_json(encode_findings(findings))

@@ -7,6 +7,7 @@ a least-squares fit against o200k over fifteen classes of content (``bench/estim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeAlias, cast
 
@@ -49,6 +50,23 @@ def estimate_text_tokens(text: str) -> int:
     if isinstance(chunk, bytes):
         return estimate_byte_tokens(chunk)
     return _units_to_tokens(count_token_units(chunk.iter_pieces()))
+
+
+MAX_CACHED_LINE_CHARS = 400
+"""Length up to which the size of a line is remembered. Longer ones are whole messages, which hardly come twice."""
+
+
+def estimate_line_tokens(line: str) -> int:
+    """Return ``estimate_text_tokens(line)``, remembered for short lines.
+
+    Each extract sizes the lines and sentences of the conversation again, and most of them stood in the one before.
+    """
+    return estimate_text_tokens(line) if len(line) > MAX_CACHED_LINE_CHARS else _estimate_short_line(line)
+
+
+@lru_cache(1 << 14)
+def _estimate_short_line(line: str) -> int:
+    return estimate_text_tokens(line)
 
 
 _LONG_TEXT_CHARS = 1 << 20

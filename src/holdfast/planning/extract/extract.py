@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Part, ToolCall, ToolResult
 from holdfast.messages.references import Reference
-from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.size.tokens import estimate_line_tokens, estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.messages.text.text_runs import merge_adjacent_texts
@@ -81,10 +81,6 @@ _DECISION_CUES = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.!?。!?])\s+|\n+")
-
-
-_MAX_CACHED_CHARS = 400
-"""Length up to which the size of a line is remembered. Longer ones are whole messages of the user."""
 
 
 def build_extract(
@@ -178,6 +174,7 @@ def _collect_extract_sections(
     # Where much of the head is the user's, their words may grow beyond their share into what the others leave.
     user_tokens = int(budget * settings.summary.user_share)
     grown_share = compute_grown_share(all_messages, head_tokens)
+    # Four headings are still to come: two for the user's words, one for quoted lines and one for pointers.
     frame_tokens = estimate_text_tokens(render_sections(sections)) + 4 * SECTION_HEADING_TOKENS
     left_over = min(budget, filled_budget) - frame_tokens - pointer_tokens
     max_user_tokens = min(int(budget * grown_share), left_over)
@@ -187,6 +184,7 @@ def _collect_extract_sections(
 
     # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
     # is mentioned there. Pointers come last, for references that no line covers.
+    # Their two headings are still to come.
     spent = estimate_text_tokens(render_sections(sections)) + 2 * SECTION_HEADING_TOKENS
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
@@ -212,12 +210,9 @@ def _collect_extract_sections(
         quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
         sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
         user_text = "\n".join([*sections.goal, *sections.constraints])
-        superfluous_quotes: list[str] = []
-        other_quotes: list[str] = []
-        for line in sections.quotes:
-            (superfluous_quotes if line in user_text else other_quotes).append(line)
+        other_quotes = [line for line in sections.quotes if line not in user_text]
+        left_over = _estimate_lines(sections.quotes) - _estimate_lines(other_quotes)
         sections = replace(sections, quotes=other_quotes)
-        left_over = _estimate_lines(superfluous_quotes)
     return sections
 
 
@@ -228,17 +223,7 @@ def _quote_user_in_sections(sections: ExtractSections, user_quotes: tuple[list[s
 
 def _estimate_lines(lines: Iterable[str]) -> int:
     """Estimate the tokens of ``lines``, bullets and line ends included."""
-    return sum(_estimate_line(line) + LINE_OVERHEAD_TOKENS for line in lines)
-
-
-def _estimate_line(line: str) -> int:
-    """Estimate the tokens of one line; most lines of an extract stood in the one before it."""
-    return estimate_text_tokens(line) if len(line) > _MAX_CACHED_CHARS else _estimate_short_line(line)
-
-
-@lru_cache(1 << 13)
-def _estimate_short_line(line: str) -> int:
-    return estimate_text_tokens(line)
+    return sum(estimate_line_tokens(line) + LINE_OVERHEAD_TOKENS for line in lines)
 
 
 def _list_recent_errors(actions: Sequence[ToolAction]) -> list[str]:
@@ -342,7 +327,7 @@ def _take_within_budget(candidates: Iterable[str], budget: int) -> list[str]:
     """Return the candidates before the first that exceeds ``budget`` (estimator tokens)."""
     lines: list[str] = []
     for text in candidates:
-        budget -= _estimate_line(text) + LINE_OVERHEAD_TOKENS
+        budget -= estimate_line_tokens(text) + LINE_OVERHEAD_TOKENS
         if budget < 0:
             break
         lines.append(text)

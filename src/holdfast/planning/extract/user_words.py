@@ -15,7 +15,7 @@ from math import inf
 from typing import NamedTuple, TypeAlias
 
 from holdfast.messages.message import Message
-from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.size.tokens import MAX_CACHED_LINE_CHARS, estimate_line_tokens, estimate_text_tokens
 from holdfast.planning.extract.client_notes import split_client_notes
 from holdfast.planning.extract.previous_summary import iter_user_texts
 
@@ -55,22 +55,11 @@ _RULE_WORDS = re.compile(
 )
 
 _CACHED_PIECES = 1 << 13
-"""Sentences whose size and kind are remembered, some megabytes: each compaction looks at all that the user said."""
-_MAX_CACHED_CHARS = 400
-"""Length up to which they are. A piece may be longer by the white space after it."""
-
-
-def _estimate_piece_tokens(piece: str) -> int:
-    return estimate_text_tokens(piece) if len(piece) > _MAX_CACHED_CHARS else _estimate_short_piece(piece)
-
-
-@lru_cache(_CACHED_PIECES)
-def _estimate_short_piece(piece: str) -> int:
-    return estimate_text_tokens(piece)
+"""Sentences whose kind is remembered, some megabytes: each compaction looks at all that the user said."""
 
 
 def _has_rule_words(piece: str) -> bool:
-    if len(piece) > _MAX_CACHED_CHARS:
+    if len(piece) > MAX_CACHED_LINE_CHARS:
         return _RULE_WORDS.search(piece) is not None
     return _has_short_rule(piece)
 
@@ -306,7 +295,7 @@ def _choose_pieces(
         for position in text_positions:
             cost = 0.0
             if position not in chosen:
-                cost = float(_estimate_piece_tokens(pieces_by_text[text_index][position.piece_index]))
+                cost = float(estimate_line_tokens(pieces_by_text[text_index][position.piece_index]))
             if not text_tokens:  # the first piece of a text pays for the words around its quotes
                 cost += overhead
             if spent + text_tokens + cost > budget or text_tokens + cost > max_text_tokens:

@@ -148,7 +148,7 @@ class _ConversationReader:
             if part.kind == _APPROVAL_REQUEST_KIND and part.signature is not None:
                 id_ = part.signature.data
                 name = _read_approval_name(part)
-                self._items.add(OpenItem("approval", id_, name, "", index, index, "structured"))
+                self._items.add(OpenItem("approval", id_, name, "", index, index))
             return
         if type(part) is not ToolCall:
             return
@@ -170,7 +170,7 @@ class _ConversationReader:
     def _add_unanswered_message(self, message: Message, index: int) -> None:
         text = flatten_to_line(message.text, _MAX_MESSAGE_CHARS)
         if text:
-            item = OpenItem("message", "", text, "", index, index, "structured")
+            item = OpenItem("message", "", text, "", index, index)
             self._unanswered_messages.append(item)
 
     @cached_property
@@ -208,6 +208,6 @@ def _list_unanswered_calls(messages: Sequence[Message]) -> Iterator[OpenItem]:
         if message.role == "assistant":
             for call in message.calls:
                 if call.id not in answered_ids:
-                    yield OpenItem("call", call.id, call.name, "", index, index, "structured")
+                    yield OpenItem("call", call.id, call.name, "", index, index)
             return
         answered_ids.update(result.call_id for result in message.results)

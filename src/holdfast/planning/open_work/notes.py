@@ -17,8 +17,8 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.open_work.find_open_work import list_open_work, read_note, read_result
 from holdfast.planning.open_work.hidden_work import has_open_work_section, restate_open_work
-from holdfast.planning.open_work.section import format_open_note, list_section_ids
-from holdfast.planning.open_work.work_events import OpenItem, WorkContinues, WorkEnded, WorkEvent, WorkStarted
+from holdfast.planning.open_work.section import format_open_note, read_section_kinds
+from holdfast.planning.open_work.work_events import OpenItem, WorkContinues, WorkEnded, WorkEvent, WorkKind, WorkStarted
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 
@@ -57,11 +57,11 @@ def _note_in_edits(builder: PlanBuilder) -> PlanBuilder:
     if not shortened_texts:
         return builder
     open_items = {item.id: item for item in list_open_work(builder.state.history.messages.slice(0)) if item.id}
-    listed_ids = _list_ids_in_summary(builder.state)
+    listed_kinds = _read_kinds_in_summary(builder.state)
     edits: list[Edit] = []
     for shortened in shortened_texts:
         text = get_part_text(shortened.replacement)
-        notes = list(_list_notes(shortened.events, text, open_items, listed_ids))
+        notes = list(_list_notes(shortened.events, text, open_items, listed_kinds))
         if notes:
             edits.append(_build_note_edit(shortened, text, notes))
     return builder.add_edits(tuple(edits))
@@ -100,7 +100,7 @@ def _add_notes_to_part(
     if call is None:
         return short_part
     text = get_part_text(short_part)
-    notes = list(_list_notes(read_result(call, part), text, open_items, frozenset()))
+    notes = list(_list_notes(read_result(call, part), text, open_items, {}))
     return _append_notes(short_part, text, notes) if notes else short_part
 
 
@@ -144,23 +144,23 @@ def _find_call(state: ConversationState, message_index: int, call_id: str) -> To
     return None
 
 
-def _list_ids_in_summary(state: ConversationState) -> frozenset[str]:
-    """Return the ids that the summary in force lists as open."""
+def _read_kinds_in_summary(state: ConversationState) -> dict[str, WorkKind]:
+    """Return the ids that the summary in force lists as open, each with its kind."""
     compaction = state.view.compaction
     if compaction is None or compaction.summary is None:
-        return frozenset()
-    ids: set[str] = set()
+        return {}
+    kinds: dict[str, WorkKind] = {}
     for part in compaction.summary.parts:
         if isinstance(part, Text):
-            ids.update(list_section_ids(part.text))
-    return frozenset(ids)
+            kinds.update(read_section_kinds(part.text))
+    return kinds
 
 
 def _list_notes(
     events: Iterable[WorkEvent],
     text: str,
     open_items: Mapping[str, OpenItem],
-    listed_ids: frozenset[str],
+    listed_kinds: Mapping[str, WorkKind],
 ) -> Iterator[str]:
     """Yield the notes for a shortened ``text`` whose whole says ``events``; ids that it still shows need none."""
     for event in events:
@@ -168,8 +168,8 @@ def _list_notes(
             item = open_items.get(event.id)
             if item is not None and item.id not in text:
                 yield format_open_note(item)
-        elif isinstance(event, WorkEnded) and event.id in listed_ids and event.id not in text:
-            yield format_open_note(OpenItem("shell", event.id), has_ended=True)
+        elif isinstance(event, WorkEnded) and event.id in listed_kinds and event.id not in text:
+            yield format_open_note(OpenItem(listed_kinds[event.id], event.id), has_ended=True)
 
 
 def _build_note_edit(shortened: _ShortenedText, text: str, notes: Sequence[str]) -> Edit:

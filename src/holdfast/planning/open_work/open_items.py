@@ -73,7 +73,6 @@ class OpenItems:
             event.state,
             index,
             index,
-            event.certainty,
             event.aliases,
         )
 
@@ -110,7 +109,7 @@ class OpenItems:
 
 
 def _make_todo(item: TodoItem, index: int) -> OpenItem:
-    return OpenItem("to-do", item.id, item.text, item.status, index, index, "structured")
+    return OpenItem("to-do", item.id, item.text, item.status, index, index)
 
 
 def _is_named_in(id_: str, text: str) -> bool:

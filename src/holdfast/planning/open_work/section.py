@@ -83,9 +83,9 @@ def format_open_note(item: OpenItem, *, has_ended: bool = False) -> str:
     return f"[{'ended' if has_ended else 'still open'}: {format_item_reference(item)}]"
 
 
-def list_section_ids(text: str) -> list[str]:
-    """Return the ids that a section lists as open; none if ``text`` is no section."""
-    return [event.id for event in _read_section(text) if isinstance(event, WorkStarted)]
+def read_section_kinds(text: str) -> dict[str, WorkKind]:
+    """Return the ids that a section lists as open, each with its kind; none if ``text`` is no section."""
+    return {event.id: event.kind for event in _read_section(text) if isinstance(event, WorkStarted)}
 
 
 def format_item_reference(item: OpenItem) -> str:

@@ -19,8 +19,6 @@ from holdfast.messages.references import decode_call_arguments
 
 WorkKind: TypeAlias = Literal["sub-agent", "approval", "shell", "call", "message", "to-do"]
 """What an item is; the words are shown to the model."""
-Certainty: TypeAlias = Literal["structured", "text", "guess"]
-"""How an item was recognized: by fields or ids of calls, by a text of the client, or by a shape that many tools use."""
 
 
 class OpenItem(Struct, frozen=True):
@@ -37,7 +35,6 @@ class OpenItem(Struct, frozen=True):
     """Index of the message that told of its start."""
     last_told: int = 0
     """Index of the newest message that says that it is open; a request that shows that message need not repeat it."""
-    certainty: Certainty = "text"
     aliases: tuple[str, ...] = ()
     """Other ids under which the client tells of its end."""
 
@@ -49,7 +46,6 @@ class WorkStarted(Struct, frozen=True):
     id: str
     name: str = ""
     state: str = ""
-    certainty: Certainty = "text"
     aliases: tuple[str, ...] = ()
 
 

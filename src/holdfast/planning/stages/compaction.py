@@ -60,8 +60,6 @@ EARLY_SUMMARY_GROWTH = 1.25
 """How much longer than the summary it updates a new one may be where somebody asks for a compaction early. The cap
 follows the messages, and there may be few of them: without this room the update could only drop what the old summary
 holds. An extract has the same room. Chosen by judgement."""
-
-
 MAX_PREPARED_TOKENS = 30_000
 """Estimator tokens of new messages that one request scans for a later compaction. Turns add fewer; where a whole
 history is new, scanning it before there is need would only make the first request slow. Chosen by judgement."""

@@ -73,7 +73,7 @@ def _read_spawned_agent(exchange: ToolExchange) -> Iterator[WorkEvent]:
         nickname = fields.get("nickname")
         about = exchange.get_argument("task_name", "agent_type", "message")
         name = f"{nickname}, {about}" if isinstance(nickname, str) and nickname else about
-        yield WorkStarted("sub-agent", id_, name, certainty="structured")
+        yield WorkStarted("sub-agent", id_, name)
 
 
 def _read_closed_agent(exchange: ToolExchange) -> Iterator[WorkEvent]:
@@ -128,7 +128,7 @@ def _read_notification(text: str) -> Iterator[WorkEvent]:
 def _read_environment(text: str) -> Iterator[WorkEvent]:
     for block in _LISTED_AGENTS.findall(text):
         for id_, name in _LISTED_AGENT.findall(block):
-            yield WorkStarted("sub-agent", id_, name, certainty="structured")
+            yield WorkStarted("sub-agent", id_, name)
 
 
 def _read_final_answer(text: str) -> Iterator[WorkEvent]:

@@ -63,7 +63,7 @@ def _read_spawned_session(exchange: ToolExchange) -> Iterator[WorkEvent]:
     run_id = fields.get("runId")
     aliases = (run_id,) if isinstance(run_id, str) and run_id else ()
     name = exchange.get_argument("label", "taskName", "task")
-    yield WorkStarted("sub-agent", key, name, certainty="structured", aliases=aliases)
+    yield WorkStarted("sub-agent", key, name, aliases=aliases)
 
 
 def _read_agents_result(exchange: ToolExchange) -> Iterator[WorkEvent]:

@@ -35,6 +35,6 @@ def read_status_object(exchange: ToolExchange) -> Iterator[WorkEvent]:
         return
     if status.lower() in RUNNING_STATUSES:
         name = exchange.get_argument("description", "label", "task", "prompt", "command", "name")
-        yield WorkStarted("sub-agent", id_, name, certainty="guess")
+        yield WorkStarted("sub-agent", id_, name)
     else:
         yield WorkEnded(id_)
