@@ -28,7 +28,6 @@ CASES = [
     ("Amp", {"v": 3, "id": "T-1", "created": 1, "messages": [{"role": "user", "content": []}]}),
     ("Cline", [{"ts": 1, "type": "say", "say": "text", "text": "hi"}]),
     ("Continue", {"sessionId": "S", "title": "T", "workspaceDirectory": "/w", "history": []}),
-    ("Goose", {"working_dir": "/w", "description": "d", "message_count": 2}),
     ("Kiro CLI", {"version": "v1", "kind": "Prompt", "data": {"content": []}}),
     ("Antigravity", {"step_index": 0, "source": "USER", "type": "USER_INPUT"}),
     ("Augment", {"sessionId": "S", "created": "t", "chatHistory": []}),
@@ -77,7 +76,7 @@ def test_read_names_what_is_compressed():
     ("tables", "name"),
     [
         ({"sessions", "messages", "files", "goose_db_version"}, "Crush"),
-        ({"sessions", "messages", "schema_version"}, "Goose"),
+        ({"sessions", "messages", "schema_version"}, "goose"),
         ({"thread_items", "thread_turns", "thread_history_projection_state"}, "Codex"),
         ({"ItemTable", "cursorDiskKV"}, "Cursor"),
         ({"sessions", "entries", "quarantine"}, "--store"),

@@ -43,7 +43,8 @@ from holdfast.state.entries import Entry, NoteEntry, RequestEntry
 from holdfast.state.view import apply_normalization, build_projection
 
 RECORDING_TOOLS = frozenset(
-    {"atif", "claude-code", "codex", "copilot-cli", "gemini-cli", "mini-swe-agent", "opencode", "pi", "swe-agent"}
+    {"atif", "claude-code", "codex", "copilot-cli", "gemini-cli", "goose", "mini-swe-agent", "opencode", "pi"}
+    | {"swe-agent"}
 )
 """Formats of the tools that record sessions."""
 DEFAULT_MAX_TOKENS = 4_096

@@ -109,12 +109,6 @@ def _is_continue(fields: Fields, _probe: _Probe) -> bool:
     return {"sessionId", "workspaceDirectory"} <= fields.keys() and _is_list(fields, "history")
 
 
-def _is_goose(fields: Fields, probe: _Probe) -> bool:
-    is_header = {"working_dir", "message_count"} <= fields.keys()
-    is_message = probe.role in ("user", "assistant") and "created" in fields and _is_list(fields, "content")
-    return is_header or (is_message and not {"id", "model", "object"} & fields.keys() and "metadata" in fields)
-
-
 def _is_kiro(fields: Fields, probe: _Probe) -> bool:
     kinds = ("Prompt", "AssistantMessage", "ToolResults", "Compaction")
     return probe.kind in kinds and "data" in fields
@@ -155,7 +149,6 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
         _is_cline_screen,
     ),
     LookAlike("a session of Continue, which is not read", _ADVICE, _is_continue),
-    LookAlike("a session of Goose, which is not read", _ADVICE, _is_goose),
     LookAlike("a session of Kiro CLI, which is not read", _ADVICE, _is_kiro),
     LookAlike("a transcript of Antigravity, which is not read", _ADVICE, _is_antigravity),
     LookAlike("a session of Augment, which is not read", _ADVICE, _is_augment),

@@ -27,6 +27,7 @@ from holdfast.formats.common.lines import (
 )
 from holdfast.formats.copilot_cli import read as copilot_cli
 from holdfast.formats.gemini_cli import read as gemini_cli
+from holdfast.formats.goose import read as goose
 from holdfast.formats.look_alikes import describe_look_alike
 from holdfast.formats.mini_swe_agent import read as mini_swe_agent
 from holdfast.formats.opencode import read as opencode
@@ -35,9 +36,9 @@ from holdfast.formats.swe_agent import read as swe_agent
 from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 KNOWN_FORMATS_TEXT = (
-    "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI and pi (JSON lines), opencode's database and what it "
-    "exports, trajectories in ATIF and of SWE-agent and mini-swe-agent, and request bodies of the Messages API, Chat "
-    "Completions, Responses and Gemini"
+    "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI, goose and pi (JSON lines), databases of goose and "
+    "opencode and what these export, trajectories in ATIF and of SWE-agent and mini-swe-agent, and request bodies of "
+    "the Messages API, Chat Completions, Responses and Gemini"
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """First bytes of every SQLite database."""
@@ -65,6 +66,7 @@ RECORDING_READERS: Mapping[str, Callable[[bytes], Recording]] = {
     "codex": codex.read_codex,
     "copilot-cli": copilot_cli.read_copilot_cli,
     "gemini-cli": gemini_cli.read_gemini_cli,
+    "goose": goose.read_goose,
     "mini-swe-agent": mini_swe_agent.read_mini_swe_agent,
     "opencode": opencode.read_opencode,
     "pi": pi.read_pi,
@@ -130,8 +132,8 @@ def _raise_if_binary(data: bytes) -> None:
         raise FormatError(f"the file is empty ({len(data):,} bytes); give a recorded session: {KNOWN_FORMATS_TEXT}")
     if start.startswith(SQLITE_MAGIC):
         raise UnrecognizedContent(
-            "this is an SQLite database, as opencode keeps its sessions in; it is read where it lies: give its name to "
-            f"holdfast import or holdfast replay. {_describe_known_formats()}"
+            "this is an SQLite database, as goose and opencode keep their sessions in; it is read where it lies: give "
+            f"its name to holdfast import or holdfast replay. {_describe_known_formats()}"
         )
     if start.startswith(ZSTD_MAGIC):
         raise UnrecognizedContent(
@@ -323,6 +325,13 @@ def _is_gemini_cli_line(fields: dict[str, Raw], type_: str) -> bool:
     return is_header or is_answer or "$set" in fields
 
 
+def _is_goose_line(fields: dict[str, Raw], _type: str) -> bool:
+    is_export = "working_dir" in fields and "conversation" in fields
+    is_header = {"working_dir", "message_count"} <= fields.keys()
+    is_message = {"role", "created", "content", "metadata"} <= fields.keys() and not {"model", "object"} & fields.keys()
+    return is_export or is_header or (is_message and bytes(fields["content"]).startswith(b"["))
+
+
 def _is_opencode_export(fields: dict[str, Raw], _type: str) -> bool:
     return {"info", "messages"} <= fields.keys() and bytes(fields["info"]).startswith(b"{")
 
@@ -353,6 +362,7 @@ _FORMAT_TESTS: tuple[tuple[str, Callable[[dict[str, Raw], str], bool]], ...] = (
     ("claude-code", _is_claude_code_line),
     ("copilot-cli", _is_copilot_cli_line),
     ("gemini-cli", _is_gemini_cli_line),
+    ("goose", _is_goose_line),
     ("atif", _is_atif_file),
     ("mini-swe-agent", _is_mini_swe_agent_file),
     ("swe-agent", _is_swe_agent_file),

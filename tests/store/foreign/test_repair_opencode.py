@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import StoreLocked, UnrecognizedContent
-from holdfast.store.foreign.opencode import open_opencode_database, recognize_database
+from holdfast.store.foreign.open_database import recognize_database
+from holdfast.store.foreign.opencode import open_opencode_database
 from holdfast.store.foreign.repair_opencode import repair_opencode_database
 
 AT = 1_796_000_000_000

@@ -26,8 +26,8 @@ from holdfast.formats.repair.findings import RepairFinding
 from holdfast.formats.repair.survey import NO_HEADER_REASON
 from holdfast.formats.repair.tools import REPAIR_TOOLS
 from holdfast.messages.text.counts import format_count
+from holdfast.store.foreign.open_database import recognize_database
 from holdfast.store.foreign.opencode import FORMAT as OPENCODE_FORMAT
-from holdfast.store.foreign.opencode import recognize_database
 from holdfast.store.foreign.repair_opencode import repair_opencode_database
 from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
 from holdfast.store.repair.repair_store import repair_store

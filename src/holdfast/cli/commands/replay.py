@@ -104,7 +104,9 @@ class ReplayFailure(Struct, frozen=True):
 @click.command("replay", epilog=EXAMPLES)
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option(
-    "--latest", is_flag=True, help="Your newest session of Claude Code, Codex, opencode, Gemini CLI, Copilot CLI or pi."
+    "--latest",
+    is_flag=True,
+    help="Your newest session of Claude Code, Codex, opencode, Gemini CLI, Copilot CLI, goose or pi.",
 )
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these tools.")
 @click.option(
@@ -162,8 +164,8 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
     Each answer in the recording is requested again, the way each policy would have requested it. Every request is
     validated, measured against the window, priced with a simulated prompt cache, and searched for the facts the model
     went on to use. Files are sessions of Claude Code, Codex, Copilot CLI, Gemini CLI or pi, a database or export of
-    opencode, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this machine,
-    unless --summaries names a model's: then its provider is asked, and paid, for each summary.
+    opencode or goose, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this
+    machine, unless --summaries names a model's: then its provider is asked, and paid, for each summary.
 
     Exit code 2 if no file could be replayed.
     """
@@ -265,11 +267,12 @@ def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
 
 def _find_newest_session(file: str) -> tuple[str, str]:
     """Return ``file`` with the id of its newest session if it is a database, else with an empty id."""
-    from holdfast.store.foreign import opencode as foreign
+    from holdfast.store.foreign.open_database import open_foreign_database
+    from holdfast.store.foreign.sqlite_files import is_sqlite_file
 
-    if not foreign.is_sqlite_file(Path(file)):
+    if not is_sqlite_file(Path(file)):
         return file, ""
-    with foreign.open_opencode_database(Path(file)) as there:
+    with open_foreign_database(Path(file)) as there:
         sessions = there.list_root_sessions()
     return file, sessions[-1].id if sessions else ""
 

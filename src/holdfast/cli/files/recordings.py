@@ -49,15 +49,16 @@ def iter_recordings(
     Read each before asking for the next. With ``single``, several sessions are an error. With ``progress``, message
     texts stay in the file until they are used, if the format allows; they too must be used before the next session.
     """
-    from holdfast.store.foreign import opencode as foreign
+    from holdfast.store.foreign.open_database import open_foreign_database
+    from holdfast.store.foreign.sqlite_files import is_sqlite_file
 
     path = Path(file)
     if file and (path / SESSION_FILE_OF_FOLDER).is_file():
         path = path / SESSION_FILE_OF_FOLDER
         file = str(path)
-    if not file or not foreign.is_sqlite_file(path):
+    if not file or not is_sqlite_file(path):
         if session:
-            raise CommandError(f"--session names a session of an opencode database, but {file} is not a database")
+            raise CommandError(f"--session names a session of a database, but {file} is not a database")
         if file in ("", STDIN) or not path.is_file():
             yield RecordingSource(file, partial(_read_recording_file, file))
             return
@@ -65,10 +66,10 @@ def iter_recordings(
         with path.open("rb") as stream, JoinedRollouts(path, stream) as rollouts:
             yield RecordingSource(file, _choose_reader(file, stream, rollouts, progress))
         return
-    with foreign.open_opencode_database(path) as there:
+    with open_foreign_database(path) as there:
         roots = there.list_root_sessions(session)
         if not roots:
-            raise FormatError(f"{file} has no sessions; give a database that opencode has used")
+            raise FormatError(f"{file} has no sessions; give a database that its tool has used")
         if single and len(roots) > 1:
             raise CommandError(f"one session is needed, but {file} has {len(roots)}; choose one with --session")
         for root in roots:

@@ -60,7 +60,6 @@ _UNREAD_TOOLS = (
     UnreadTool("Kimi CLI", ".kimi/sessions", "*/*/context.jsonl"),
     UnreadTool("Kimi Code", ".kimi-code/sessions", "*/*/agents/main/wire.jsonl"),
     UnreadTool("Amp", ".local/share/amp/threads", "T-*.json"),
-    UnreadTool("Goose", ".local/share/goose/sessions", "sessions.db"),
     UnreadTool("Crush", ".local/share/crush", "crush.db"),
     UnreadTool("Continue", ".continue/sessions", "*.json"),
     UnreadTool("Augment", ".augment/sessions", "*.json"),

@@ -159,6 +159,7 @@ def list_session_tools() -> list[SessionTool]:
         SessionTool("opencode", root("XDG_DATA_HOME", ".local/share") / "opencode", "opencode*.db"),
         SessionTool("Gemini CLI", home / ".gemini" / "tmp", "*/chats/session-*"),
         SessionTool("Copilot CLI", root("COPILOT_HOME", ".copilot") / "session-state", "*/events.jsonl"),
+        SessionTool("goose", root("XDG_DATA_HOME", ".local/share") / "goose" / "sessions", "sessions.db"),
         SessionTool("pi", root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "**/*.jsonl"),
     ]
 

@@ -40,6 +40,10 @@ def recognize_trajectory(data: bytes) -> str:
 
 def suggest_right_command(data: bytes) -> str:
     """Suggest the command for ``data``, which is not a single request; empty if it has one line only."""
+    from holdfast.formats.recognize import SQLITE_MAGIC
+
+    if data.startswith(SQLITE_MAGIC):
+        return "this is a database: add its sessions to the store with holdfast import, or measure one with replay"
     if trajectory := recognize_trajectory(data):
         return f"this is {trajectory}: add it to the store with holdfast import, or measure it with holdfast replay"
     tool = recognize_session_tool(data)

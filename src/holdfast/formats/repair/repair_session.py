@@ -25,6 +25,7 @@ _TRAJECTORY_ADVICE = (
 _UNREPAIRABLE_ADVICE = {
     "atif": _TRAJECTORY_ADVICE,
     "copilot-cli": "a session of Copilot CLI is read but not repaired: import it as it is, damaged lines become notes",
+    "goose": "a session of goose is read but not repaired: import it as it is, damaged lines become notes",
     "body": "this is a request, no session file: `holdfast fix` repairs requests",
     "mini-swe-agent": _TRAJECTORY_ADVICE,
     "opencode": "this is what opencode exported, no file that it goes on with: export it again, or import it as it is",

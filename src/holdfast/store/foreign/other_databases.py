@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 _ADVICE = "to bring a conversation over, save its messages as JSON with `messages` (role, content) and import that"
+_READ_ADVICE = (
+    "it is read and not repaired: give it to holdfast import, or, if that finds it damaged, save what can be read with "
+    "`sqlite3 FILE .recover`"
+)
+"""What to do with a database that has a reader, where something else than reading was asked for."""
 _CODEX_ADVICE = "the sessions are the rollouts in the folder sessions beside it"
 
 
@@ -29,7 +34,7 @@ _KNOWN_DATABASES: tuple[tuple[frozenset[str], str, str], ...] = (
     (frozenset({"sessions", "turns", "checkpoints"}), "the store of GitHub Copilot CLI, which is not read", _ADVICE),
     (frozenset({"sessions", "messages", "files"}), "the database of Crush, which is not read", _ADVICE),
     (frozenset({"sessions", "messages", "messages_fts"}), "the database of Hermes, which is not read", _ADVICE),
-    (frozenset({"sessions", "messages", "schema_version"}), "the database of Goose, which is not read", _ADVICE),
+    (frozenset({"sessions", "messages", "schema_version"}), "the database of goose", _READ_ADVICE),
     (frozenset({"conversations_v2"}), "the database of Kiro CLI, which is not read", _ADVICE),
     (frozenset({"conversations", "history", "state"}), "the database of Amazon Q, which is not read", _ADVICE),
     (frozenset({"conversations", "responses"}), "the log of the program llm, which is not read", _ADVICE),
