@@ -28,7 +28,14 @@ Run = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty home folder that is also the working folder; nothing of the real user is visible."""
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+    for name in (
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "OPENCLAW_STATE_DIR",
+        "PI_CODING_AGENT_DIR",
+        "XDG_DATA_HOME",
+        "XDG_CONFIG_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"COLUMNS": "100", "HOLDFAST_STORE": str(tmp_path / "store" / "holdfast.db")}.items():
         monkeypatch.setenv(name, value)

@@ -36,9 +36,9 @@ from holdfast.formats.swe_agent import read as swe_agent
 from holdfast.providers.common.json.body_fields import detect_wide_encoding
 
 KNOWN_FORMATS_TEXT = (
-    "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI, goose and pi (JSON lines), databases of goose and "
-    "opencode and what these export, trajectories in ATIF and of SWE-agent and mini-swe-agent, and request bodies of "
-    "the Messages API, Chat Completions, Responses and Gemini"
+    "sessions of Claude Code, Codex, Copilot CLI, Gemini CLI, goose and pi (JSON lines), databases of goose, OpenClaw "
+    "and opencode, what goose and opencode export, trajectories in ATIF and of SWE-agent and mini-swe-agent, and "
+    "request bodies of the Messages API, Chat Completions, Responses and Gemini"
 )
 SQLITE_MAGIC = b"SQLite format 3\x00"
 """First bytes of every SQLite database."""
@@ -132,8 +132,8 @@ def _raise_if_binary(data: bytes) -> None:
         raise FormatError(f"the file is empty ({len(data):,} bytes); give a recorded session: {KNOWN_FORMATS_TEXT}")
     if start.startswith(SQLITE_MAGIC):
         raise UnrecognizedContent(
-            "this is an SQLite database, as goose and opencode keep their sessions in; it is read where it lies: give "
-            f"its name to holdfast import or holdfast replay. {_describe_known_formats()}"
+            "this is an SQLite database, as goose, OpenClaw and opencode keep their sessions in; it is read where it "
+            f"lies: give its name to holdfast import or holdfast replay. {_describe_known_formats()}"
         )
     if start.startswith(ZSTD_MAGIC):
         raise UnrecognizedContent(

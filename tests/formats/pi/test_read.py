@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import build_state_at_leaf, get_full_history_entries, list_model_calls
+from holdfast.formats.export import export_with_loss_notes
 from holdfast.formats.pi import read as pi
 from holdfast.messages.message import get_result_text
 from holdfast.messages.parts import Media, Opaque, ProviderSignature, Text, Thinking, ToolCall
@@ -254,3 +255,65 @@ def test_decode_pi_message_reads_the_raw_bytes_of_a_message():
         pi.decode_pi_message(b'{"role":"narrator"}')
     with pytest.raises(FormatError, match="cannot be read"):
         pi.decode_pi_message(b"[1]")
+
+
+def leaf_line(id_, parent, target, **more):
+    return line("leaf", id_, parent, targetId=target) | more
+
+
+def test_read_goes_on_from_the_line_that_a_leaf_names():
+    """A ``leaf`` line of OpenClaw moves the conversation; lines that name it, or its target, as their parent follow."""
+    talk = build_talk("u1", "a1", "u2", "a2")
+    for parent in ("l1", "a1"):
+        data = build_file(HEADER, *talk, leaf_line("l1", "a2", "a1"), message("u3", parent, "user", "u3"))
+        assert list_messages(pi.read_pi(data)) == ["user: u1", "assistant: a1", "user: u3"]
+    moved_only = pi.read_pi(build_file(HEADER, *talk, leaf_line("l1", "a2", "a1")))
+    assert list_messages(moved_only) == ["user: u1", "assistant: a1"]
+    restarted = build_file(HEADER, *talk, leaf_line("l1", "a2", None), message("u3", "l1", "user", "u3"))
+    assert list_messages(pi.read_pi(restarted)) == ["user: u3"]
+
+
+def test_read_ignores_a_leaf_that_is_not_in_the_file():
+    """Such a line moves nothing and is reported, as OpenClaw ignores it."""
+    recording = pi.read_pi(build_file(HEADER, *build_talk("u1", "a1"), leaf_line("l1", "a1", "gone")))
+    assert list_messages(recording) == ["user: u1", "assistant: a1"]
+    assert "the leaf gone is not in the file" in recording.problems[0].reason
+
+
+def test_read_leaves_lines_beside_the_conversation_out():
+    """The conversation goes on before a line with the mode ``side``, also if the next line names that as its parent."""
+    side = message("s1", "a1", "assistant", [text("beside")]) | {"appendMode": "side"}
+    ends_beside = pi.read_pi(build_file(HEADER, *build_talk("u1", "a1"), side))
+    assert list_messages(ends_beside) == ["user: u1", "assistant: a1"]
+    goes_on = build_file(HEADER, *build_talk("u1", "a1"), side, message("u2", "s1", "user", "u2"))
+    assert list_messages(pi.read_pi(goes_on)) == ["user: u1", "assistant: a1", "user: u2"]
+
+
+def test_read_continues_with_lines_without_a_parent():
+    """A line with an id and no parent field follows the conversation; one with a parent of null begins a branch."""
+    follower = message("u2", None, "user", "u2")
+    assert list_messages(pi.read_pi(build_file(HEADER, *build_talk("u1", "a1"), follower))) == ["user: u2"]
+    del follower["parentId"]
+    recording = pi.read_pi(build_file(HEADER, *build_talk("u1", "a1"), follower))
+    assert list_messages(recording) == ["user: u1", "assistant: a1", "user: u2"]
+
+
+@pytest.mark.parametrize(("kept", "shown"), [(None, ["u3"]), ("a1", ["a1", "u2", "u3"])])
+def test_read_hides_what_came_before_a_reset(kept, shown):
+    """A ``reset`` is a compaction without a summary: the history stays, and the model sees what it kept."""
+    reset = line("reset", "r1", "u2", reason="new") | ({"firstKeptEntryId": kept} if kept else {})
+    data = build_file(HEADER, *build_talk("u1", "a1", "u2"), reset, message("u3", "r1", "user", "u3"))
+    recording = pi.read_pi(data)
+    assert list_messages(recording) == ["user: u1", "assistant: a1", "user: u2", "user: u3"]
+    assert list_shown(recording) == shown
+    written = export_with_loss_notes(recording, "pi").data
+    assert written == data
+
+
+def test_write_keeps_the_branch_that_a_leaf_names():
+    """A file with ``leaf`` and ``side`` lines is the same conversation after it was written."""
+    side = message("s1", "l1", "assistant", [text("beside")]) | {"appendMode": "side"}
+    recording = pi.read_pi(build_file(HEADER, *build_talk("u1", "a1", "u2"), leaf_line("l1", "u2", "a1"), side))
+    again = pi.read_pi(export_with_loss_notes(recording, "pi").data)
+    assert list_messages(again) == list_messages(recording) == ["user: u1", "assistant: a1"]
+    assert [entry.id for entry in again.entries][: len(recording.entries)] == [entry.id for entry in recording.entries]

@@ -319,7 +319,7 @@ def _check_session_tools(unreadable: list[UnreadableSessions]) -> Iterator[Docto
         if session_files:
             changed_at, _ = get_modification_sort_key(session_files[0])
             newest = f", the newest {format_age(int(changed_at * 1_000))}"
-        kind = "database" if tool.pattern.endswith(".db") else "session"
+        kind = "database" if tool.pattern.endswith((".db", ".sqlite")) else "session"
         scan = scan_session_tool(tool, deadline)
         unreadable += scan.unreadable
         text = f"{format_count(len(session_files), kind)} in {tool.folder}{newest}"

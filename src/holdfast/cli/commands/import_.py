@@ -79,10 +79,10 @@ def import_command(
     """Import recorded sessions of other tools into the store.
 
     Files are sessions of Claude Code, Codex, Copilot CLI (also the folder of one), Gemini CLI or pi, a database or
-    export of opencode or goose, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies; they are
-    recognized by their content. All sessions of a database are imported. Importing a file again adds only new entries,
-    and a session is imported completely or not at all. Damaged lines are kept as notes and listed. Exit code 2 if a
-    file could not be imported.
+    export of opencode or goose, a database of OpenClaw, trajectories in ATIF or of SWE-agent or mini-swe-agent, or
+    request bodies; they are recognized by their content. All sessions of a database are imported. Importing a file
+    again adds only new entries, and a session is imported completely or not at all. Damaged lines are kept as notes and
+    listed. Exit code 2 if a file could not be imported.
     """
     if name is not None and len(files) > 1:
         raise CommandError(f"--as names one session, but there are {len(files)} files; give one file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from holdfast.cli.replay.session_report import (
     replay_recording,
 )
 from holdfast.cli.replay.summary_model import SummaryModelOptions, open_summary_model, parse_summary_kinds
-from holdfast.errors import UnknownPolicy
+from holdfast.errors import UnknownPolicy, UnrecognizedContent
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 from holdfast.replay.report import OUR_POLICY
@@ -106,7 +106,7 @@ class ReplayFailure(Struct, frozen=True):
 @click.option(
     "--latest",
     is_flag=True,
-    help="Your newest session of Claude Code, Codex, opencode, Gemini CLI, Copilot CLI, goose or pi.",
+    help="Your newest session of Claude Code, Codex, opencode, Gemini CLI, Copilot CLI, goose, OpenClaw or pi.",
 )
 @click.option("--all", "all_sessions", is_flag=True, help="All your sessions of these tools.")
 @click.option(
@@ -164,8 +164,9 @@ def replay_command(ctx: click.Context, /, **given: Any) -> None:
     Each answer in the recording is requested again, the way each policy would have requested it. Every request is
     validated, measured against the window, priced with a simulated prompt cache, and searched for the facts the model
     went on to use. Files are sessions of Claude Code, Codex, Copilot CLI, Gemini CLI or pi, a database or export of
-    opencode or goose, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request bodies. Nothing leaves this
-    machine, unless --summaries names a model's: then its provider is asked, and paid, for each summary.
+    opencode or goose, a database of OpenClaw, trajectories in ATIF or of SWE-agent or mini-swe-agent, or request
+    bodies. Nothing leaves this machine, unless --summaries names a model's: then its provider is asked, and paid, for
+    each summary.
 
     Exit code 2 if no file could be replayed.
     """
@@ -259,22 +260,29 @@ def _list_files(options: ReplayOptions) -> list[tuple[str, str]]:
         if options.all_sessions:
             files += [(str(path), "") for path in paths]
         else:
-            files.append(_find_newest_session(str(paths[0])))
+            files.append(_find_newest_session(paths))
     if not files:
         raise CommandError("give a file to replay, or --latest for your newest session; see holdfast replay --help")
     return files
 
 
-def _find_newest_session(file: str) -> tuple[str, str]:
-    """Return ``file`` with the id of its newest session if it is a database, else with an empty id."""
+def _find_newest_session(paths: Sequence[Path]) -> tuple[str, str]:
+    """Return the first of the files that has sessions, with the id of its newest one if it is a database.
+
+    If none has any, the first file is returned: its reader says what is wrong.
+    """
     from holdfast.store.foreign.open_database import open_foreign_database
     from holdfast.store.foreign.sqlite_files import is_sqlite_file
 
-    if not is_sqlite_file(Path(file)):
-        return file, ""
-    with open_foreign_database(Path(file)) as there:
-        sessions = there.list_root_sessions()
-    return file, sessions[-1].id if sessions else ""
+    for path in paths:
+        if not is_sqlite_file(path):
+            return str(path), ""
+        # Before 2026.8 the database of OpenClaw had no sessions, and changed whenever a login was renewed.
+        with suppress(UnrecognizedContent), open_foreign_database(path) as there:
+            sessions = there.list_root_sessions()
+            if sessions:
+                return str(path), sessions[-1].id
+    return str(paths[0]), ""
 
 
 def _replay_file(

@@ -160,6 +160,7 @@ def list_session_tools() -> list[SessionTool]:
         SessionTool("Gemini CLI", home / ".gemini" / "tmp", "*/chats/session-*"),
         SessionTool("Copilot CLI", root("COPILOT_HOME", ".copilot") / "session-state", "*/events.jsonl"),
         SessionTool("goose", root("XDG_DATA_HOME", ".local/share") / "goose" / "sessions", "sessions.db"),
+        SessionTool("OpenClaw", root("OPENCLAW_STATE_DIR", ".openclaw") / "agents", "*/agent/openclaw-agent.sqlite"),
         SessionTool("pi", root("PI_CODING_AGENT_DIR", ".pi/agent") / "sessions", "**/*.jsonl"),
     ]
 

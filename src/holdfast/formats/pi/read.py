@@ -4,6 +4,10 @@ Lines that change a setting become notes on the branch, so the tree is the file'
 lines follow each other and get their line numbers as ids. As in pi, a parent that is not in the file ends the
 branch; only if a damaged line is right before does the line before that count as the parent. Versions before 3 have
 a role ``hookMessage``, which is ``custom`` now.
+
+OpenClaw adds three things to the tree. A ``leaf`` line says where the conversation goes on. A line with the mode
+``side`` is beside the conversation, which goes on from the line before it. A ``reset`` hides what came before, like a
+compaction without a summary. A line with an id but without a parent follows the conversation.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.errors import FormatError
 from holdfast.formats.base import STALE_USAGE_BASIS, Recording
@@ -37,6 +41,7 @@ from holdfast.formats.pi.messages import (
 )
 from holdfast.messages.message import Message
 from holdfast.state.entries import (
+    TRIGGER_MANUAL,
     BranchSummaryEntry,
     CompactionEntry,
     EntryBody,
@@ -59,7 +64,7 @@ class PiLine(Struct, rename="camel"):
 
     type: str = ""
     id: str | None = None
-    parent_id: str | None = None
+    parent_id: str | UnsetType | None = UNSET
     timestamp: str | float | None = None
     version: int | None = None
     cwd: str = ""
@@ -72,7 +77,9 @@ class PiLine(Struct, rename="camel"):
     tokens_before: int = 0
     from_id: str = ""
     content: Raw = Raw(b"[]")
-    target_id: str = ""
+    target_id: str | None = ""
+    append_parent_id: str | UnsetType | None = UNSET
+    append_mode: str = ""
     label: str | None = None
     holdfast: str | None = None
 
@@ -184,7 +191,7 @@ def read_pi(data: bytes | LineFile) -> Recording:
     """
     file = _PiFile(data)
     root = _append_pi_header(file)
-    parents = [_find_parent_record(file, index) for index in range(len(file.records))]
+    parents, leaf = _link_records(file)
     # Lines may precede their parents in a damaged file, but an entry needs its parent to be there.
     order, cycle_starts = order_parents_first(parents)
     for index in cycle_starts:
@@ -207,7 +214,7 @@ def read_pi(data: bytes | LineFile) -> Recording:
             title=file.title,
             model=file.model,
             api=file.api,
-            leaf=file.records[-1].last_entry_id if file.records else root,
+            leaf=file.records[leaf].last_entry_id if leaf >= 0 else root,
         )
     )
 
@@ -223,13 +230,63 @@ def _append_pi_header(file: _PiFile) -> str | None:
     return file.log.add_entry(row.value.id or "session", None, note, at, row.number)
 
 
-def _find_parent_record(file: _PiFile, index: int) -> int:
-    """Return the index of the parent of record ``index``, -1 for none."""
+def _link_records(file: _PiFile) -> tuple[list[int], int]:
+    """Return the index of the parent of each record, -1 for none, and that of the record where the conversation stands.
+
+    The latter is -1 if no line says so.
+    """
+    parents: list[int] = []
+    resets: list[int] = []
+    """For each record, the index of the nearest reset on its branch, itself included; -1 for none."""
+    leaf = append_parent = newest_reset = -1
+    for index, record in enumerate(file.records):
+        line = record.line
+        is_beside = line.append_mode == "side"
+        if line.type == "leaf":
+            parent = _find_leaf_target(file, record, leaf)
+        else:
+            parent = _find_parent_record(file, index, leaf)
+            # OpenClaw's writer goes on from the newest line, also if that one is beside the conversation.
+            if not is_beside and parent == append_parent != leaf:
+                parent = leaf
+        reset = resets[parent] if 0 <= parent < index else -1
+        # Nothing but lines beside the conversation leads back to before a reset, as in OpenClaw.
+        if reset != newest_reset and (line.type == "leaf" or not is_beside):
+            parent, reset = leaf, newest_reset
+        if line.type == "reset":
+            reset = newest_reset = index
+        parents.append(parent)
+        resets.append(reset)
+        append_parent = index
+        if line.type == "leaf" and isinstance(line.append_parent_id, str):
+            append_parent = file.positions.get(line.append_parent_id, index)
+        if line.type == "leaf" or not is_beside:
+            leaf = index
+    return parents, leaf
+
+
+def _find_leaf_target(file: _PiFile, record: _PiRecord, leaf: int) -> int:
+    """Return the index of the record that a ``leaf`` line names, -1 if it names the root."""
+    target_id = record.line.target_id
+    if target_id is None:
+        return -1
+    position = file.positions.get(target_id)
+    if position is None:
+        # OpenClaw ignores such a line too.
+        file.log.report_problem(record.row.number, f"the leaf {target_id} is not in the file; the line changes nothing")
+        return leaf
+    return position
+
+
+def _find_parent_record(file: _PiFile, index: int, leaf: int) -> int:
+    """Return the index of the parent of record ``index``, -1 for none; ``leaf`` is where the conversation stands."""
     record = file.records[index]
     line = record.line
     # Version 1: every line follows the one before.
     if line.id is None:
         return index - 1
+    if isinstance(line.parent_id, UnsetType):
+        return leaf
     if line.parent_id is None:
         return -1
     position = file.positions.get(line.parent_id)
@@ -260,18 +317,18 @@ def _append_pi_line(
     if line.type == "message":
         return _append_pi_message(file, record, name, parent)
     if line.type == "label":
-        target = file.positions.get(line.target_id)
+        target = file.positions.get(line.target_id or "")
         target_id = file.records[target].entry_id if target is not None else ""
         return log.add_entry(
             name,
             parent,
-            LabelEntry(target_id or line.target_id, line.label or ""),
+            LabelEntry(target_id or line.target_id or "", line.label or ""),
             at,
             number,
         )
     if line.type == "custom_message":
         return log.add_entry(name, parent, _make_custom_body(file, record), at, number)
-    if line.type in ("compaction", "branch_summary"):
+    if line.type in ("compaction", "branch_summary", "reset"):
         # The line is kept too: it has fields (details, usage) that our entries have no place for.
         parent = log.add_entry(f"{name}+line", parent, _make_line_note(file, record, line.type), at, number)
         body: CompactionEntry | BranchSummaryEntry | LazyBody
@@ -279,7 +336,8 @@ def _append_pi_line(
             body = file.make_body(BranchSummaryEntry, _make_branch_summary, record)
         else:
             first_kept = _find_first_kept_line(file, parents, index, log.message_counts[parent])
-            body = file.make_body(CompactionEntry, partial(_make_pi_compaction, first_kept), record)
+            make = _make_pi_reset if line.type == "reset" else _make_pi_compaction
+            body = file.make_body(CompactionEntry, partial(make, first_kept), record)
         return log.add_entry(name, parent, body, at, number)
     return _append_setting_line(file, record, name, parent)
 
@@ -308,6 +366,11 @@ def _make_pi_compaction(first_kept_index: int, row: FileLine[PiLine]) -> Compact
         tokens_before=line.tokens_before,
         author="model",
     )
+
+
+def _make_pi_reset(first_kept_index: int, _row: FileLine[PiLine]) -> CompactionEntry:
+    """Return what the user's wish to start over does in the same session."""
+    return CompactionEntry(first_kept=first_kept_index, trigger=TRIGGER_MANUAL)
 
 
 def _append_setting_line(file: _PiFile, record: _PiRecord, name: str, parent: str | None) -> str:

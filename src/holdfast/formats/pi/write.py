@@ -93,8 +93,8 @@ def _write_pi_entry(source: WritableRecording, entry: Entry) -> Iterator[bytes]:
             yield from _write_pi_message(source, entry, body.sized_message)
     elif isinstance(body, NoteEntry):
         kind = body.reason.removeprefix(PI_NOTE_PREFIX)
-        # The header was written first; compactions and branch summaries are written with the entry after the note.
-        is_written_elsewhere = kind in ("session", "compaction", "branch_summary")
+        # The header was written first; these others are written with the entry after the note.
+        is_written_elsewhere = kind in ("session", "compaction", "branch_summary", "reset")
         if body.reason.startswith(PI_NOTE_PREFIX) and not is_written_elsewhere:
             yield _copy_pi_line(body.raw, entry.id, parent_id)
     elif isinstance(body, CompactionEntry):
@@ -190,6 +190,7 @@ def _encode_pi_compaction(source: WritableRecording, entry: Entry, body: Compact
     kept_entries = source.get_kept_messages(entry)
     first_kept_id = source.tool_ids.get(kept_entries[0].id) if kept_entries else entry.id
     line = source.get_note_before(entry, f"{PI_NOTE_PREFIX}compaction")
+    line = line or source.get_note_before(entry, f"{PI_NOTE_PREFIX}reset")
     if line:
         fields: dict[str, Raw] = decode_raw_fields(replace_bad_escapes(line))
         # Version 1 counts lines, which are others in the file being written.

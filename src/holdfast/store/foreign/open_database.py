@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError
 from holdfast.store.foreign import opencode
 from holdfast.store.foreign.goose import GOOSE_TABLES, GooseDatabase
+from holdfast.store.foreign.openclaw import EVENT_COLUMNS, EVENT_TABLE, OpenclawDatabase
 from holdfast.store.foreign.opencode import OpencodeDatabase
 from holdfast.store.foreign.other_databases import recognize_foreign_database
 from holdfast.store.foreign.session_list import ForeignDatabase
@@ -34,6 +35,8 @@ def _make_reader(database: StableDatabase) -> ForeignDatabase:
     # Databases of other agents have tables of these names too.
     if not is_opencode and tables >= GOOSE_TABLES and "content_json" in database.list_columns("messages"):
         return GooseDatabase(database)
+    if EVENT_TABLE in tables and database.list_columns(EVENT_TABLE) >= EVENT_COLUMNS:
+        return OpenclawDatabase(database)
     # The error of opencode's reader names the program of any database that is none of these.
     return OpencodeDatabase(database)
 

@@ -29,6 +29,18 @@ _KNOWN_DATABASES: tuple[tuple[frozenset[str], str, str], ...] = (
     (frozenset({"threads", "thread_spawn_edges"}), "the list of threads of Codex", _CODEX_ADVICE),
     (frozenset({"threads", "thread_dynamic_tools"}), "the list of threads of Codex", _CODEX_ADVICE),
     (frozenset({"threads", "backfill_state"}), "the list of threads of Codex", _CODEX_ADVICE),
+    (frozenset({"transcript_events", "session_windows"}), "the database of an OpenClaw agent", _READ_ADVICE),
+    (frozenset({"transcript_events", "session_entries"}), "the database of an OpenClaw agent", _READ_ADVICE),
+    (
+        frozenset({"auth_profile_store", "schema_meta"}),
+        "the database of an OpenClaw agent from before sessions were kept in it",
+        "the sessions are the files agents/*/sessions/*.jsonl of OpenClaw's folder",
+    ),
+    (
+        frozenset({"subagent_runs", "task_runs"}),
+        "the database that the agents of OpenClaw share",
+        "the sessions are in agents/*/agent/openclaw-agent.sqlite of OpenClaw's folder",
+    ),
     (frozenset({"ItemTable", "cursorDiskKV"}), "the state of Cursor, which is not read", _ADVICE),
     (frozenset({"ItemTable"}), "the state of VS Code or an editor made of it, which is not read", _ADVICE),
     (frozenset({"sessions", "turns", "checkpoints"}), "the store of GitHub Copilot CLI, which is not read", _ADVICE),

@@ -27,7 +27,8 @@ class ForeignDatabase(Protocol):
     """An open database of another tool."""
 
     def list_root_sessions(self, id_prefix: str = "") -> list[ForeignSessionRow]:
-        """Return the sessions that are not a sub-agent's, oldest first; or the one whose id begins with ``id_prefix``.
+        """Return the sessions that are not a sub-agent's, the newest last; or the one whose id begins with
+        ``id_prefix``.
 
         Raises ``UnknownId``, with the newest candidates, if there is no such session or more than one.
         """

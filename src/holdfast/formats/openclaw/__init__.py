@@ -1,0 +1,1 @@
+"""Sessions in the database of OpenClaw."""
