@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from holdfast.errors import FormatError, UnknownId, UnrecognizedContent
+from holdfast.errors import FormatError, StoreLocked, UnknownId, UnrecognizedContent
 from holdfast.formats import Recording, get_full_history_entries, read_recording
 from holdfast.state.entries import MessageEntry
 from holdfast.store.foreign.open_database import open_foreign_database, recognize_database
@@ -37,7 +37,7 @@ CREATE TABLE device_auth_tokens (token TEXT);
 """
 """The tables of schema 23, as far as they are read, and some that must not be."""
 OLD_SCHEMA = """
-CREATE TABLE sessions (session_id TEXT PRIMARY KEY, created_at INTEGER, display_name TEXT);
+CREATE TABLE sessions (session_id TEXT PRIMARY KEY, created_at INTEGER, spawned_by TEXT, display_name TEXT);
 CREATE TABLE session_entries (session_key TEXT PRIMARY KEY, session_id TEXT NOT NULL, entry_json TEXT NOT NULL);
 CREATE TABLE transcript_events (
   session_id TEXT NOT NULL, seq INTEGER NOT NULL, event_json TEXT NOT NULL, created_at INTEGER NOT NULL,
@@ -129,6 +129,33 @@ def test_openclaw_database_lists_sessions_with_their_sub_agents(file):
     assert (second.session, second.sidechains, second.problems) == ("w2", (), ())
 
 
+@pytest.mark.parametrize("names", [("spawned_by", None), (None, "spawned_by"), (None, "parent_session_key")])
+def test_openclaw_database_knows_sub_agents_by_their_conversation(file, names):
+    """Either table may name the parent of a sub-agent; a fork or a thread, which has one too, stands for itself."""
+    in_window, in_node = names
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("UPDATE session_nodes SET spawned_by = NULL, parent_session_key = NULL")
+        if in_window:
+            db.execute(f"UPDATE session_windows SET {in_window} = ? WHERE session_id = 'kid'", (MAIN,))
+        if in_node:
+            db.execute(f"UPDATE session_nodes SET {in_node} = ? WHERE session_key = ?", (MAIN, CHILD))
+        insert_window(db, "a-fork", "agent:main:thread:1", 4_000)
+        db.execute("UPDATE session_windows SET parent_session_key = ? WHERE session_id = 'a-fork'", (MAIN,))
+        insert_events(db, "a-fork", build_lines("a-fork", "hi"), 4_000)
+        db.commit()
+    families = [(found.session, [agent.session for agent in found.sidechains]) for found in read_all_recordings(file)]
+    assert families == [("w1", ["kid"]), ("w2", []), ("a-fork", [])]
+
+
+def test_openclaw_database_that_changes_meanwhile_is_busy(file):
+    """What was read while OpenClaw wrote is not used."""
+    with open_foreign_database(file) as database, closing(sqlite3.connect(file)) as db:
+        insert_events(db, "w3", build_lines("w3", "new" * 5_000), 9_000)
+        db.commit()
+        with pytest.raises(StoreLocked, match="try again"):
+            database.read_recording("w1")
+
+
 def test_openclaw_database_equals_the_session_file(file):
     """What OpenClaw moved into the database is the same session as its file, entry for entry."""
     from_file = read_recording("\n".join([*build_lines("w1", "ask w1", "yes"), ""]).encode())
@@ -207,12 +234,14 @@ def test_openclaw_database_of_an_older_version_is_read(tmp_path):
     """Other names of tables and missing columns are no obstacle."""
     path = tmp_path / "openclaw-agent.sqlite"
     with closing(create_database(path, OLD_SCHEMA)) as db:
-        db.execute("INSERT INTO sessions VALUES ('w1', 1, 'About it')")
-        db.execute("INSERT INTO session_entries VALUES (?, 'w1', '{}')", (MAIN,))
-        insert_events(db, "w1", build_lines("w1", "hi"), 1)
+        db.execute("INSERT INTO sessions VALUES ('w1', 1, NULL, 'About it'), ('kid', 2, ?, NULL)", (MAIN,))
+        db.execute("INSERT INTO session_entries VALUES (?, 'w1', '{}'), (?, 'kid', '{}')", (MAIN, CHILD))
+        for session in ("w1", "kid"):
+            insert_events(db, session, build_lines(session, "hi"), 1)
         db.commit()
     (recording,) = read_all_recordings(path)
     assert (recording.title, list_texts(recording)) == ("About it", ["hi"])
+    assert [agent.session for agent in recording.sidechains] == ["kid"]
 
 
 def test_openclaw_database_chooses_a_session_by_its_beginning(file):
