@@ -20,6 +20,7 @@ from holdfast.planning.presets.opencode import OPENCODE_2
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import get_setting_origin, list_setting_names
 from holdfast.providers.rules.validate import ALL_RULES
+from holdfast.replay.losses import LossReport, encode_losses
 from holdfast.replay.measure import PolicyFigures
 from holdfast.replay.recall import RecallCounts
 from holdfast.replay.report import PolicyRow, ReportSubject, encode_policy_row
@@ -125,8 +126,12 @@ def test_replay_figures_are_documented():
     figures = PolicyFigures("holdfast", 1, 0, 0, 0, 0, 1, 1, None, 0.0, RecallCounts(), 0, 0, 0.0, 0.0, ())
     from holdfast.replay.recall_at_cuts import CutScore, pool_scores
 
-    row = PolicyRow(figures, {"8000": CutScore(dependencies=1)})
-    for name in (*encode_policy_row(subject, row), *msgspec.structs.asdict(pool_scores([row.cut_scores["8000"]]))):
+    row = PolicyRow(figures, {"8000": CutScore(dependencies=1)}, losses=LossReport())
+    for name in (
+        *encode_policy_row(subject, row),
+        *encode_losses(LossReport()),
+        *msgspec.structs.asdict(pool_scores([row.cut_scores["8000"]])),
+    ):
         assert re.search(rf"`{name}`", get_page("docs/metrics.md")), name
 
 

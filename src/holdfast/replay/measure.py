@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import takewhile
 from statistics import quantiles
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -29,7 +29,7 @@ from holdfast.replay.cache import (
     make_cache_blocks,
     price_request,
 )
-from holdfast.replay.recall import RecallCounts, StepDependencies
+from holdfast.replay.recall import NeedOutcome, RecallCounts, StepDependencies, count_outcomes
 from holdfast.replay.recall_at_cuts import MEMORY_ERRORS, CutScore, SessionCut, find_cut_positions, pool_scores
 from holdfast.replay.session import ReplaySession
 from holdfast.replay.simulate import ProviderTokenCounter, SimulatedRequest, simulate_session
@@ -48,6 +48,10 @@ MEASURE_ERRORS = (HoldfastError, *MEMORY_ERRORS)
 """Errors that may prevent one figure; the other figures of the row are still reported."""
 COMPACTION_GAP_NOTE = "fewest steps between compactions"
 """Beginning of a note that every policy has which compacts twice."""
+
+
+NeedWatcher: TypeAlias = Callable[[SimulatedRequest, Sequence[NeedOutcome]], Any]
+"""Gets each request, and what became of the facts that the answer to it needs."""
 
 
 class MeasurementSettings(Struct, frozen=True):
@@ -240,14 +244,16 @@ def measure_policy(
     tick: Callable[[], Any] = lambda: None,
     keep: Callable[[int, bytes], Any] | None = None,
     summaries: ModelSummaries | None = None,
+    watch_needs: NeedWatcher | None = None,
 ) -> PolicyFigures:
     """Measure ``policy`` over the session.
 
-    ``tick`` is called after each request; ``keep`` gets the step and the body of each. With ``summaries`` a model
-    writes the summaries, and its calls are charged as they were.
+    ``tick`` is called after each request; ``keep`` gets the step and the body of each, ``watch_needs`` the request and
+    what became of each fact that its answer needs. With ``summaries`` a model writes the summaries, and its calls are
+    charged as they were.
     """
     setting = study.setting
-    run = _PolicyRun(study, policy, keep, summaries)
+    run = _PolicyRun(study, policy, keep, summaries, watch_needs)
     target = change_target_window(setting.target, setting.window, setting.setup_tokens)
     for simulated_request in simulate_requests(study, policy, target, summaries):
         run.add_request(simulated_request)
@@ -264,8 +270,10 @@ class _PolicyRun:
         policy: Policy,
         keep: Callable[[int, bytes], Any] | None,
         summaries: ModelSummaries | None = None,
+        watch_needs: NeedWatcher | None = None,
     ) -> None:
         self._study = study
+        self._watch_needs = watch_needs
         self._summaries = summaries
         self._summary_figures = SummaryFigures()
         self._summary_failure = ""
@@ -306,7 +314,10 @@ class _PolicyRun:
         texts: list[str] = []
         for sized_message in simulated_request.sized_messages:
             texts += study.dependencies.lookup.get_texts(sized_message)
-        self._online += study.dependencies.score_request(step_index, texts)
+        outcomes = study.dependencies.judge_request(step_index, texts)
+        self._online += count_outcomes(outcomes)
+        if self._watch_needs is not None:
+            self._watch_needs(simulated_request, outcomes)
         self._missing += _count_missing_user_messages(plan.state, self._first_unsummarized, texts)
         self._seconds.append(simulated_request.seconds)
         for notice in plan.notices:

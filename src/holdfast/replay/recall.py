@@ -37,6 +37,24 @@ class RecallCounts(Struct, frozen=True):
         return self.facts / self.total if self.total else None
 
 
+class NeedOutcome(Struct, frozen=True):
+    """What became of one dependency of a step in one request."""
+
+    reference: Reference
+    has_name: bool
+    has_fact: bool
+
+
+def count_outcomes(outcomes: Iterable[NeedOutcome]) -> RecallCounts:
+    """Return how many of the dependencies are present by name, and how many with their evidence."""
+    names = facts = total = 0
+    for outcome in outcomes:
+        names += outcome.has_name
+        facts += outcome.has_fact
+        total += 1
+    return RecallCounts(names, facts, total)
+
+
 def iter_used_texts(message: Message) -> Iterator[str]:
     """Yield the texts in which the assistant uses references: its own and the strings in tool arguments."""
     for part in message.parts:
@@ -119,25 +137,27 @@ class StepDependencies:
 
     def score_request(self, step: int, context: Iterable[str]) -> RecallCounts:
         """Return how many dependencies of a step a request with the texts ``context`` contains."""
+        return count_outcomes(self.judge_request(step, context))
+
+    def judge_request(self, step: int, context: Iterable[str]) -> list[NeedOutcome]:
+        """Return for each dependency of a step, sorted, what of it a request with the texts ``context`` contains."""
         needs = self._needs.get(step)
         if not needs:
-            return RecallCounts()
+            return []
         context_texts = set(context)
         # Texts that the history did not have before the step: summaries and previews.
         new_texts = [text for text in context_texts if self._first_position.get(text, step) >= step]
-        present = facts = 0
+        outcomes = []
         for ref, count in needs:
             history_texts = self._texts_by_reference[ref][:count]
             # A text that is still there as it was has all its evidence.
             if not context_texts.isdisjoint(history_texts):
-                present += 1
-                facts += 1
+                outcomes.append(NeedOutcome(ref, has_name=True, has_fact=True))
                 continue
             reference_texts = [text for text in new_texts if ref in self.lookup.get_references(text)]
-            if reference_texts:
-                present += 1
-                facts += self.lookup.is_kept(ref, history_texts, reference_texts)
-        return RecallCounts(present, facts, len(needs))
+            has_fact = bool(reference_texts) and self.lookup.is_kept(ref, history_texts, reference_texts)
+            outcomes.append(NeedOutcome(ref, has_name=bool(reference_texts), has_fact=has_fact))
+        return outcomes
 
 
 def find_answer_positions(messages: Sequence[Message]) -> list[int]:

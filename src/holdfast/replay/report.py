@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.messages.text.counts import format_count
+from holdfast.replay.losses import LossReport, encode_losses, pool_losses
 from holdfast.replay.measure import COMPACTION_GAP_NOTE, PolicyFigures, SummaryFigures, encode_cuts
 from holdfast.replay.recall import RecallCounts
 from holdfast.replay.recall_at_cuts import CutScore, compute_interval, pool_scores
@@ -75,6 +76,8 @@ class PolicyRow(Struct, frozen=True):
     """Remarks beside the figures, for example about a degenerate preset."""
     missing_budgets: dict[str, str] = {}
     """Budgets of ``cut_scores`` that could not be measured, each with the reason."""
+    losses: LossReport | None = None
+    """Where facts were lost; None if that was not asked for."""
 
     @property
     def is_sound(self) -> bool:
@@ -101,7 +104,7 @@ def note_strange_factor(factor: float) -> tuple[str, ...]:
 def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
     """Return the figures of one policy over one session under the names in docs/metrics.md."""
     figures = row.figures
-    return {
+    encoded = {
         "metrics": METRICS_VERSION,
         "file": subject.file,
         "policy": figures.policy,
@@ -128,6 +131,9 @@ def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
         "notes": [*subject.problems, *row.notes, *explain_missing_figures(row), *figures.notes],
         "cuts": encode_cuts(row.cut_scores, row.missing_budgets),
     }
+    if row.losses is not None:
+        encoded["losses"] = encode_losses(row.losses)
+    return encoded
 
 
 def explain_missing_figures(row: PolicyRow) -> list[str]:
@@ -158,11 +164,13 @@ def pool_policy_rows(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]
     pooled_rows: list[PolicyRow] = []
     for subject_rows in by_policy.values():
         judged_figures = []
+        judged_losses: list[LossReport | None] = []
         policy_rows = []
         for subject, row in subject_rows:
             policy_rows.append(row)
             if subject.is_judged:
                 judged_figures.append(row.figures)
+                judged_losses.append(row.losses)
         if not judged_figures:
             continue
         cut_scores = [row.get_measured_cuts() for row in policy_rows]
@@ -172,9 +180,16 @@ def pool_policy_rows(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]
                 cut_scores=_add_scores(cut_scores),
                 missing_budgets=_find_unmeasured_budgets(policy_rows),
                 notes=_note_uneven_budgets(policy_rows),
+                losses=_pool_loss_reports(judged_losses),
             )
         )
     return pooled_rows
+
+
+def _pool_loss_reports(reports: Sequence[LossReport | None]) -> LossReport | None:
+    """Return the losses of several sessions as one, or None if they were not asked for."""
+    asked_reports = [report for report in reports if report is not None]
+    return pool_losses(asked_reports) if asked_reports else None
 
 
 def sum_policy_figures(parts: Sequence[PolicyFigures]) -> PolicyFigures:

@@ -421,3 +421,23 @@ def test_replay_fits_redacted_texts_by_their_recorded_usage(run, home, make_sess
     (report,) = load_reports(run(*arguments))
     assert report["tokens_peak"] > 15_000
     assert report["over_window"] == 0
+
+
+def test_replay_losses_tells_where_facts_were_lost(run, long_session):
+    """``--losses`` runs ours alone and prints the losses in place of the picture; the JSON has them in each row."""
+    result = run("replay", long_session, *SMALL, "--losses")
+    assert result.exit_code == 0, result.stderr
+    assert "used again" in result.stdout
+    assert "sliding" not in result.stdout
+    [report] = load_reports(run("replay", long_session, *SMALL, "--losses", "--json", "--no-cuts"))
+    assert list(report) == [*KEYS, "losses"]
+    assert report["policy"] == "holdfast"
+
+
+def test_replay_losses_of_named_policies(run, long_session):
+    """Each named policy has its own losses."""
+    reports = load_reports(
+        run("replay", long_session, *SMALL, "--losses", "--json", "--no-cuts", "--policy", "append-only,sliding")
+    )
+    assert [report["policy"] for report in reports] == ["append-only", "sliding"]
+    assert reports[0]["losses"]["lost"] == 0

@@ -44,7 +44,7 @@ from holdfast.cli.replay.summary_model import SummaryModelOptions, open_summary_
 from holdfast.errors import UnknownPolicy, UnrecognizedContent
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
-from holdfast.replay.report import OUR_POLICY
+from holdfast.replay.report import OUR_POLICY, PolicyRow
 
 DEFAULT_WINDOW = 64_000
 """Tokens. Chosen by judgement: small enough for most recorded sessions to outgrow it, so that policies differ."""
@@ -67,6 +67,7 @@ Examples:
   holdfast replay --latest
   holdfast replay session.jsonl --window 96000 --policy holdfast,opencode
   holdfast replay *.jsonl --json > figures.json
+  holdfast replay session.jsonl --losses
   holdfast replay session.jsonl --dump requests/
   holdfast replay session.jsonl --summaries all --answers answers.jsonl
 """
@@ -88,6 +89,7 @@ class ReplayOptions(Struct, frozen=True):
     dump: str | None
     session: str
     as_json: bool
+    losses: bool
     summaries: str = "extract"
     summary_model: str | None = None
     base_url: str | None = None
@@ -133,6 +135,11 @@ class ReplayFailure(Struct, frozen=True):
     "--cuts/--no-cuts",
     default=None,
     help="Measure recall at cuts (three more runs). [default: with --json only]",
+)
+@click.option(
+    "--losses",
+    is_flag=True,
+    help="Tell where facts were lost, with ours alone unless --policy names others.",
 )
 @click.option("--show", metavar="POLICY", help="The policy to draw. [default: holdfast]")
 @click.option("--dump", metavar="DIR", help="Write every request there, one {file, policy, step, request} per line.")
@@ -210,7 +217,9 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         raise UnknownPolicy(f"--policy {options.policy!r} names no policy; choose from all, {', '.join(PRESETS)}")
     if names == ["all"]:
         # Each row with a model's summaries costs money: only ours is compared with itself unless others are named.
-        names = list(PRESETS) if summary_kinds == ("extract",) else [OUR_POLICY]
+        # The losses of seven policies would fill many screens.
+        compares_all = summary_kinds == ("extract",) and not options.losses
+        names = list(PRESETS) if compares_all else [OUR_POLICY]
     configuration = config.load_configuration()
     # Cuts take three more runs a policy, so they are for figures (--json); a person sees a picture instead.
     measures_cuts = options.cuts
@@ -229,6 +238,7 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         measures_cuts=measures_cuts,
         pictured_policy=pictured_policy,
         allows_recorded_window=options.window is None,
+        studies_losses=options.losses,
         summary_kinds=summary_kinds,
     )
 
@@ -355,7 +365,8 @@ def _print_reports(
         raise CommandError("no file could be replayed")
     out = make_console()
     # A picture for each of many sessions would hide the tables, so it must be asked for.
-    wants_picture = len(reports) == 1 or options.show is not None
+    # So must one beside the losses, which have bars of their own.
+    wants_picture = (len(reports) == 1 and not options.losses) or options.show is not None
     for number, report in enumerate(reports):
         if number:
             out.print()
@@ -393,6 +404,7 @@ def _print_report(
         if row.figures.policy == replay_job.pictured_policy:
             measurement = row.figures
             break
+    parts += _make_loss_parts(rows, console.width)
     if wants_picture and measurement is not None:
         letters = not has_colors(console)
         parts.append(
@@ -433,8 +445,21 @@ def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console:
     if rows:
         parts += [make_policy_table(rows, console.width), make_cut_table(rows, facts_by_policy, width=console.width)]
         parts += [make_policy_remarks(rows), _format_pool_failures(reports), make_policy_verdict(rows)]
+        parts += _make_loss_parts(rows, console.width, names_files=True)
     console.print()
     _print_parts(console, parts)
+
+
+def _make_loss_parts(rows: Sequence[PolicyRow], width: int, *, names_files: bool = False) -> list[Any]:
+    """Return where each policy lost facts; empty if that was not asked for."""
+    from holdfast.replay.report_losses import make_loss_heading, make_loss_table, make_worst_steps
+
+    parts: list[Any] = []
+    for row in rows:
+        if row.losses is not None:
+            parts += [make_loss_heading(row.figures.policy, row.losses), make_loss_table(row.losses)]
+            parts.append(make_worst_steps(row.losses, clean_single_line, width, names_files=names_files))
+    return parts
 
 
 def _format_policy_failure(failure: PolicyFailure) -> str:

@@ -24,6 +24,7 @@ from holdfast.planning.budget import check_budget, compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.registry import API_NAMES, DEFAULT_API
+from holdfast.replay.losses import LossRecorder
 from holdfast.replay.measure import (
     CUT_BUDGETS,
     MeasurementSettings,
@@ -61,6 +62,8 @@ class ReplayJob(Struct, frozen=True):
     """The policy to draw; only its requests are kept."""
     allows_recorded_window: bool = False
     """Whether a session of ``model`` is replayed in the window that it recorded, if the catalogue has none for it."""
+    studies_losses: bool = False
+    """Whether to tell where facts were lost."""
     summary_kinds: tuple[SummaryKind, ...] = ("extract",)
     """Each policy is run once for each of them."""
     summary_model: SummaryModel | None = None
@@ -140,7 +143,7 @@ def replay_recording(
         name = name_policy_with_summaries(policy, kind).name
         waiting.begin_part(f"{Path(file).name}  {name}", runs * len(session.steps))
         try:
-            rows.append(_measure_row(study, policy, kind, replay_job, waiting, bodies))
+            rows.append(_measure_row(file, study, policy, kind, replay_job, waiting, bodies))
         except EXPECTED_ERRORS as error:
             errors.append((name, error))
     if not rows:
@@ -190,6 +193,7 @@ def _list_policy_runs(replay_job: ReplayJob) -> list[tuple[Policy, SummaryKind]]
 
 
 def _measure_row(
+    file: str,
     study: SessionStudy,
     policy: Policy,
     kind: SummaryKind,
@@ -206,11 +210,13 @@ def _measure_row(
     with bodies.open_policy_file(policy.name) if bodies else nullcontext() as write:
         keep = (lambda step, body: write(step_numbers[step], body)) if write else None
         summaries = summary_model.start_summaries() if summary_model else None
-        measurement = measure_policy(study, policy, waiting.advance, keep, summaries)
+        recorder = LossRecorder(study, file) if replay_job.studies_losses else None
+        watch_needs = recorder.add_request if recorder else None
+        measurement = measure_policy(study, policy, waiting.advance, keep, summaries, watch_needs)
     if policy.name != replay_job.pictured_policy:
         # The points of every request of every policy would take much memory, and only one policy is drawn.
         measurement = replace(measurement, points=())
-    row = PolicyRow(measurement, notes=notes)
+    row = PolicyRow(measurement, notes=notes, losses=recorder.make_report() if recorder else None)
     if replay_job.measures_cuts:
         row = _add_cut_scores(row, study, policy, waiting, summary_model)
     return row
