@@ -60,6 +60,9 @@ class ReportSubject(Struct, frozen=True):
     """The largest request if nothing were ever removed."""
     problems: tuple[str, ...] = ()
     """Things that are wrong with the file, or strange about it."""
+    repository: str = ""
+    repository_origin: str = ""
+    """How the repository is known."""
 
     @property
     def is_judged(self) -> bool:
@@ -107,6 +110,7 @@ def encode_policy_row(subject: ReportSubject, row: PolicyRow) -> dict[str, Any]:
     encoded = {
         "metrics": METRICS_VERSION,
         "file": subject.file,
+        "repository": subject.repository,
         "policy": figures.policy,
         "window": subject.window,
         "setup_tokens": subject.setup_tokens,

@@ -15,10 +15,10 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.replay.tokenizer import MAX_PIECE, get_tokenizer
 
 KEYS = [
-    "metrics", "file", "policy", "window", "setup_tokens", "api", "model", "tokenizer", "requests", "invalid_requests",
-    "over_window", "user_words_missing", "tokens_sum", "tokens_peak", "cache_hit", "usd", "online_recall",
-    "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "summaries", "notes",
-    "cuts",
+    "metrics", "file", "repository", "policy", "window", "setup_tokens", "api", "model", "tokenizer", "requests",
+    "invalid_requests", "over_window", "user_words_missing", "tokens_sum", "tokens_peak", "cache_hit", "usd",
+    "online_recall", "online_fact_recall", "mutations", "compactions", "policy_ms_p50", "policy_ms_p95", "summaries",
+    "notes", "cuts",
 ]  # fmt: skip
 CUT_KEYS = ["dependencies", "fact_recall", "name_recall", "handle_recall", "reread_tokens", "z_gain", "stale", "oracle"]
 NO_PRICE = "house-7b has no known price, so costs are not shown; set a [[price]] in holdfast.toml"
@@ -441,3 +441,40 @@ def test_replay_losses_of_named_policies(run, long_session):
     )
     assert [report["policy"] for report in reports] == ["append-only", "sliding"]
     assert reports[0]["losses"]["lost"] == 0
+
+
+def test_replay_pools_by_repository(run, home, make_session_lines, write_lines):
+    """Sessions of two repositories get a table with the mean; the JSON ends with the same figures."""
+    files = []
+    for number, folder in enumerate(("/home/dev/alpha", "/home/dev/alpha/.worktrees/fix", "/home/dev/beta")):
+        lines = [
+            json.dumps(json.loads(line) | {"cwd": folder})
+            for line in make_session_lines(24, session=f"1000{number}-bbbb", words=150)
+        ]
+        files.append(write_lines(home / f"{number}.jsonl", lines))
+    result = run("replay", *files, *SMALL, "--policy", "append-only,holdfast")
+    assert result.exit_code == 0, result.stderr
+    table = result.stdout.partition("by repository")[2]
+    assert "2 repositories" in table
+    assert "the recorded working folder" in table
+    assert "2 sessions" in table
+    reports = load_reports(run("replay", *files, *SMALL, "--policy", "append-only,holdfast", "--json", "--no-cuts"))
+    assert [report.get("repository") for report in reports[:6]] == ["alpha"] * 4 + ["beta"] * 2
+    pools = [(report["repository"], report["policy"], report["sessions"]) for report in reports[6:10]]
+    assert pools == [
+        ("alpha", "append-only", 2),
+        ("alpha", "holdfast", 2),
+        ("beta", "append-only", 1),
+        ("beta", "holdfast", 1),
+    ]
+    alpha, beta, mean = reports[7], reports[9], reports[11]
+    assert mean["policy"] == "holdfast"
+    assert mean["cost"] == pytest.approx((alpha["cost"] + beta["cost"]) / 2)
+
+
+def test_replay_of_one_repository_has_no_table_of_repositories(
+    run, long_session, home, make_session_lines, write_lines
+):
+    """With one repository the pool says it all."""
+    other = write_lines(home / "other.jsonl", make_session_lines(24, session="10010-bbbb", words=150))
+    assert "by repository" not in run("replay", long_session, other, *SMALL, "--policy", "holdfast").stdout

@@ -45,6 +45,7 @@ from holdfast.errors import UnknownPolicy, UnrecognizedContent
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 from holdfast.replay.report import OUR_POLICY, PolicyRow
+from holdfast.replay.repositories import RepositoryPool
 
 DEFAULT_WINDOW = 64_000
 """Tokens. Chosen by judgement: small enough for most recorded sessions to outgrow it, so that policies differ."""
@@ -163,7 +164,7 @@ class ReplayFailure(Struct, frozen=True):
     metavar="ID",
     help="Only this session of a database; the beginning of its id is enough.",
 )
-@make_json_option("an array with an object for each file and policy")
+@make_json_option("an array with an object for each file and policy, then for each repository if there are several")
 @click.pass_context
 def replay_command(ctx: click.Context, /, **given: Any) -> None:
     """Run a recorded session through policies: cost, cache, recall.
@@ -330,6 +331,7 @@ def _replay_source(
 
 def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> None:
     from holdfast.replay.report import encode_policy_row
+    from holdfast.replay.repositories import encode_repositories
 
     out: list[dict[str, Any]] = []
     for outcome in outcomes:
@@ -339,7 +341,9 @@ def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> Non
             out += [encode_policy_row(outcome.subject, row) for row in outcome.rows]
             for failure in outcome.failures:
                 out.append({"file": outcome.subject.file, "policy": failure.policy, "error": failure.error})
-    print_json(out)
+    reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
+    pools = _pool_repositories(reports)
+    print_json(out + encode_repositories(pools))
 
 
 def _print_reports(
@@ -420,6 +424,14 @@ def _print_report(
     _print_parts(console, parts)
 
 
+def _pool_repositories(reports: Sequence[ReplayReport]) -> list[RepositoryPool]:
+    """Return the pools of the repositories, or nothing unless there are two to compare."""
+    from holdfast.replay.repositories import pool_by_repository
+
+    pools = pool_by_repository([(report.subject, report.rows) for report in reports])
+    return pools if len(pools) > 1 else []
+
+
 def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console: Any) -> None:
     """Print one table over all sessions."""
     from holdfast.replay.report import (
@@ -431,6 +443,7 @@ def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console:
         make_pool_heading,
         pool_policy_rows,
     )
+    from holdfast.replay.report_repositories import make_repository_heading, make_repository_table
 
     rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
     facts_by_policy: dict[str, list[tuple[int, int]]] = {}
@@ -445,6 +458,9 @@ def _print_pool(reports: Sequence[ReplayReport], replay_job: ReplayJob, console:
     if rows:
         parts += [make_policy_table(rows, console.width), make_cut_table(rows, facts_by_policy, width=console.width)]
         parts += [make_policy_remarks(rows), _format_pool_failures(reports), make_policy_verdict(rows)]
+        pools = _pool_repositories(reports)
+        if pools:
+            parts += [make_repository_heading(pools), make_repository_table(pools, clean_single_line, console.width)]
         parts += _make_loss_parts(rows, console.width, names_files=True)
     console.print()
     _print_parts(console, parts)

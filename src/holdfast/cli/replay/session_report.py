@@ -36,6 +36,7 @@ from holdfast.replay.measure import (
     measure_policy,
 )
 from holdfast.replay.report import OUR_POLICY, PolicyRow, ReportSubject, note_strange_factor
+from holdfast.replay.repositories import name_repository
 from holdfast.replay.session import ReplaySession, make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
 from holdfast.replay.written_summaries import SummaryKind, name_policy_with_summaries
@@ -252,6 +253,7 @@ def _add_cut_scores(
 def _make_subject(file: str, recording: Recording, study: SessionStudy) -> ReportSubject:
     session, setting = study.session, study.setting
     last = session.steps[-1].index
+    repository, repository_origin = name_repository(recording.cwd, file)
     message_tokens = sum(study.count_message(sized_message) for sized_message in session.messages[:last])
     return ReportSubject(
         file=file,
@@ -267,6 +269,8 @@ def _make_subject(file: str, recording: Recording, study: SessionStudy) -> Repor
         steps=len(session.steps),
         peak_tokens=setting.setup_tokens + message_tokens,
         problems=(*_list_problems(recording), *note_strange_factor(study.factor), *_note_missing_price(setting.target)),
+        repository=repository,
+        repository_origin=repository_origin,
     )
 
 
