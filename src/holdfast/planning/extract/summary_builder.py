@@ -115,7 +115,7 @@ def extend_compaction(builder: PlanBuilder, keep: int, max_tokens: float) -> Com
     lasting_parts = compaction.summary.parts[: count_extract_parts(compaction)]
     lasting_texts = [part.text for part in lasting_parts if isinstance(part, Text)]
     new_messages = state.history.messages.slice(state.view.first_kept, keep)
-    if not lasting_texts or any(message.role not in ("assistant", "tool") for message in new_messages):
+    if not lasting_texts or not all(map(_is_agents_own, new_messages)):
         return None
     head = expand_returned_extracts(build_head_messages(builder, keep))
     extras = _collect_extras(builder, head, keep, max_tokens)
@@ -126,6 +126,11 @@ def extend_compaction(builder: PlanBuilder, keep: int, max_tokens: float) -> Com
     shown_text = "\n".join([*lasting_texts, *extras.texts])
     extension = build_extension(head, len(new_messages), tail, int(EXTENSION_SHARE * room), shown_text)
     return _make_compaction(builder, keep, [*lasting_texts, extension, *extras.texts])
+
+
+def _is_agents_own(message: Message) -> bool:
+    """Return whether a message holds nothing but the agent's work: words of the user may stand beside a result."""
+    return message.role in ("assistant", "tool") and not message.is_turn_start
 
 
 def count_extract_parts(compaction: CompactionEntry) -> int:
