@@ -162,7 +162,7 @@ def test_engine_goes_on_after_each_kill(workers, tmp_path, api):
         table["in all", "entries"] += len(path)
         table.update(("in all", f"compactions by {by or 'extract'}") for by in authors)
     if SESSIONS > 1:  # ten kills of one session may all fall into planning or into the call of a model
-        assert len([store_path for when, store_path in table if when == "killed at"]) >= 4
+        assert sum(when == "killed at" for when, _ in table) >= 4
     print_kill_table(api, table)
 
 

@@ -126,14 +126,6 @@ class LossReport(Struct, frozen=True):
     """The steps that missed most, most first."""
 
 
-class _Stand(Struct, frozen=True):
-    """Where a reference stood: the message, and the part that has it."""
-
-    message: int
-    source: str
-    tool: str
-
-
 class LossRecorder:
     """Collects the losses of one policy over one session, request by request."""
 

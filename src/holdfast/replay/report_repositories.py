@@ -32,8 +32,8 @@ def make_repository_table(pools: Sequence[RepositoryPool], clean: Callable[[str,
 
     ``clean`` makes a name safe for a terminal and cuts it. ``--json`` has all repositories.
     """
-    means = sorted(compute_repository_means(pools), key=lambda one: one.policy == OUR_POLICY)
-    name_width = max(map(len, (one.policy for one in means)), default=0)
+    means = sorted(compute_repository_means(pools), key=lambda repository_mean: repository_mean.policy == OUR_POLICY)
+    name_width = max(map(len, (repository_mean.policy for repository_mean in means)), default=0)
     shown_count = max(1, (width - name_width) // _COLUMN_WIDTH - 1)
     shown_pools = pools[:shown_count]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
@@ -43,11 +43,12 @@ def make_repository_table(pools: Sequence[RepositoryPool], clean: Callable[[str,
         sessions = format_count(pool.sessions, "session")
         name = Text(f"{clean(pool.name, _NAME_WIDTH)}\n{sessions}")
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    for one in means:
-        cells = [format_recall_at_cost(one.online_fact_recall, one.cost)]
+    for repository_mean in means:
+        policy = repository_mean.policy
+        cells = [format_recall_at_cost(repository_mean.online_fact_recall, repository_mean.cost)]
         for pool in shown_pools:
-            cells.append(format_recall_at_cost(pool.get_fact_recall(one.policy), pool.compute_cost(one.policy)))
-        table.add_row(one.policy, *cells, style="bold" if one.policy == OUR_POLICY else "")
+            cells.append(format_recall_at_cost(pool.get_fact_recall(policy), pool.compute_cost(policy)))
+        table.add_row(policy, *cells, style="bold" if policy == OUR_POLICY else "")
     return table
 
 

@@ -107,13 +107,13 @@ def compute_repository_means(pools: Sequence[RepositoryPool]) -> list[Repository
     means = []
     for policy in policies:
         recalls = [pool.get_fact_recall(policy) for pool in pools]
-        worst = [recall for recall in recalls if recall is not None]
+        known_recalls = [recall for recall in recalls if recall is not None]
         means.append(
             RepositoryMean(
                 policy=policy,
                 repositories=len(pools),
                 online_fact_recall=_compute_mean(recalls),
-                worst_online_fact_recall=min(worst, default=None),
+                worst_online_fact_recall=min(known_recalls, default=None),
                 cost=_compute_mean([pool.compute_cost(policy) for pool in pools]),
             )
         )
@@ -147,14 +147,14 @@ def encode_repositories(pools: Sequence[RepositoryPool]) -> list[dict[str, Any]]
                     "online_fact_recall": figures.online.fact_recall,
                 }
             )
-    for one in compute_repository_means(pools):
+    for repository_mean in compute_repository_means(pools):
         encoded.append(
             {
-                "repositories": one.repositories,
-                "policy": one.policy,
-                "cost": one.cost,
-                "online_fact_recall": one.online_fact_recall,
-                "worst_online_fact_recall": one.worst_online_fact_recall,
+                "repositories": repository_mean.repositories,
+                "policy": repository_mean.policy,
+                "cost": repository_mean.cost,
+                "online_fact_recall": repository_mean.online_fact_recall,
+                "worst_online_fact_recall": repository_mean.worst_online_fact_recall,
             }
         )
     return encoded

@@ -164,7 +164,7 @@ class ReplayFailure(Struct, frozen=True):
     metavar="ID",
     help="Only this session of a database; the beginning of its id is enough.",
 )
-@make_json_option("an array with an object for each file and policy, then for each repository if there are several")
+@make_json_option("an array with an object for each file and policy, and for each repository if there are several,")
 @click.pass_context
 def replay_command(ctx: click.Context, /, **given: Any) -> None:
     """Run a recorded session through policies: cost, cache, recall.
