@@ -483,8 +483,12 @@ def build_cache_request(
     breakpoints = []
     if plan.options.setup_breakpoint:
         breakpoints.append(SETUP_BREAKPOINT)
+    inner_position, inner_parts = plan.options.inner_breakpoint or (-1, 0)
     for position in plan.options.cache_breakpoints:
-        if position < len(last_blocks):
+        if position == inner_position:
+            blocks_before = last_blocks[position - 1] + 1 if position else 0
+            breakpoints.append(blocks_before + inner_parts - 1)
+        elif position < len(last_blocks):
             breakpoints.append(last_blocks[position])
     return blocks, breakpoints
 

@@ -32,6 +32,9 @@ class PlanOptions(Struct, frozen=True, omit_defaults=True):
     cache_breakpoints: tuple[int, ...] = ()
     """Positions in the projected message list whose last part carries a cache breakpoint. They are ordered by worth:
     if the request has no room for all of them, the last ones are left out."""
+    inner_breakpoint: tuple[int, int] | None = None
+    """One of these positions, and the number of parts of its message that the breakpoint there stands after: it is in
+    the message, and not at its end. The parts after it are those that the next compaction makes anew."""
     setup_breakpoint: bool = False
     """Whether the end of the setup (tools and system prompt) carries a breakpoint too."""
 

@@ -165,7 +165,7 @@ def test_compact_names_the_first_message_shown_in_full(run, tmp_path, write_line
         key = opened.list_sessions()[0].key
     first = run("compact", key, "--store", path).stdout
     second = run("compact", key, "--store", path, "--policy", "claude-code").stdout
-    assert "messages from #31 on are shown in full" in first
+    assert "messages from #35 on are shown in full" in first
     assert "no message is shown in full" in second
 
 

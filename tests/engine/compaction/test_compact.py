@@ -198,7 +198,7 @@ def test_hook_prompt_is_answered_by_a_writer_instead_of_natively():
         return await session.compact()
 
     hooks = Hooks(before_compaction=lambda *_: BeforeCompactionResult(prompt="Tell it as you like."))
-    options = {"notes": 40, "api": "openai-responses", "native": True, "summary_model": "gpt-5.5"}
+    options = {"notes": 36, "api": "openai-responses", "native": True, "summary_model": "gpt-5.5"}
     plain, sent, _ = run_session(compact, script=[SUMMARY], **options)
     assert (plain.author, sent[0].endpoint) == ("native", "compact")
     with_prompt, sent, _ = run_session(compact, script=[SUMMARY], hooks=hooks, **options)

@@ -11,6 +11,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.client_notes import split_client_notes
 from holdfast.planning.extract.extract import build_extract
 from holdfast.planning.extract.user_words import (
+    MAX_LISTED_HANDLES,
     MESSAGE_SHARE,
     MIN_OLDER_TOKENS,
     OMISSION_MARK,
@@ -70,6 +71,24 @@ def test_quote_user_messages_prefers_rules_to_small_talk():
     assert messages[0] not in text
     quoted_count = text.count("User: ") - 1
     assert f"[{200 - quoted_count} more messages of the user are not quoted here" in text
+
+
+@given(st.integers(1, MAX_LISTED_HANDLES), st.integers(64, 2_000))
+def test_quote_user_messages_names_every_stored_message(count, budget):
+    """A message of which only a preview is left keeps its handle in the extract, whether it is quoted or not."""
+    handles = [f"{number:012x}" for number in range(count)]
+    previews = [f'[8,007 characters left out here; recall(id="{handle}") returns them]\nthe end' for handle in handles]
+    text = quote_as_text(budget, "Begin.", *previews, "Go on.")
+    assert [handle for handle in handles if text.count(handle) != 1] == []
+
+
+def test_quote_user_messages_keeps_a_rule_beside_a_stored_text():
+    """What the user wrote beside a stored text is quoted also where the line about that text is not."""
+    line = '[8,007 characters left out here; recall(id="0123456789ab") returns them]'
+    message = "\n".join([RULE, TALK * 30, line, TALK * 30])
+    text = quote_as_text(100, "Begin.", message, "Go on.")
+    assert RULE in text
+    assert "parts of messages of the user are not quoted here; recall reads them back by id: 0123456789ab]" in text
 
 
 def test_quote_user_messages_counts_a_repeated_line_once():

@@ -25,7 +25,7 @@ from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.extract.summary_builder import build_compaction, build_head_messages
 from holdfast.planning.extract.user_words import quote_user_messages
 from holdfast.planning.pipeline import Policy, plan_request
-from holdfast.planning.stages.compaction import compute_summary_share
+from holdfast.planning.stages.compaction import compute_max_extract
 from holdfast.planning.summary.prompts import clip_focus
 from holdfast.providers.common.compaction import add_beta_header
 from holdfast.providers.native_compaction import (
@@ -179,7 +179,7 @@ def extract_server_compaction(state: ConversationState, target: Target, policy: 
     if not count_parts_before_compaction(answer):
         return None
     builder = _make_plan_builder(state, target, policy)
-    extract_tokens = builder.budget.compute_share(compute_summary_share(builder.budget, builder.settings))
+    extract_tokens = compute_max_extract(builder.budget.message_tokens, builder.settings)
     extract = build_compaction(builder, index, extract_tokens)
     readable_summary = extract.summary if extract is not None else None
     compaction = build_compaction_from_answer(

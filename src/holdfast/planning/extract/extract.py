@@ -11,7 +11,7 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.extract.constants import (
     MAX_SCANNED_TOKENS,
+    MIN_LINE_WORTH,
     RECALL_POINTER_CHARS,
     SUMMARY_DECISION_SHARE,
     SUMMARY_LEDGER_SHARE,
@@ -38,7 +39,7 @@ from holdfast.planning.extract.ledger import (
     list_tool_actions,
 )
 from holdfast.planning.extract.max_coverage import select_max_coverage
-from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
+from holdfast.planning.extract.previous_summary import EXTENSION_OPENING, EXTRACT_OPENING
 from holdfast.planning.extract.salience import (
     ReferenceLine,
     find_distinctive_references,
@@ -57,6 +58,7 @@ SHORT_EXTRACT_PREFACE = EXTRACT_OPENING + "{messages} messages); recall reads ba
 SHORT_FORM_TOKENS = 1_500
 """Budget of an extract in estimator tokens under which its fixed sentences are short. The long ones cost about 50
 tokens, which are over 3 % of such an extract. Chosen by judgement."""
+EXTENSION_PREFACE = EXTENSION_OPENING + "{messages} messages that came next; what differs from above is newer."
 SUPPLEMENT_OPENING = "Beside the summary, from the log and verbatim:"
 # Content of the section "Next Steps", with a kept tail and without one.
 _CONTINUE_BELOW_TEXT = "(continue from the messages below)"
@@ -89,13 +91,14 @@ def build_extract(
     budget: int,
     settings: Settings = Settings(),
     visible_text: str = "",
-    filled_budget: int | None = None,
+    section_budget: int | None = None,
 ) -> str:
     """Summarize ``head`` in at most ``budget`` estimator tokens, not counting the newest request.
 
-    Each section has a share of the budget; what sections leave unused goes to the coverage lines. ``tail`` and
-    ``visible_text`` stay visible after the extract: references that stand there need no line here. The user's words
-    grow beyond their share only while the extract is within ``filled_budget`` (by default ``budget``).
+    Quoted lines may take all that the other sections leave, as long as each is worth its tokens. The shares of the
+    other sections are shares of ``section_budget`` (by default ``budget``), and the user's words grow beyond their
+    share only while the extract is within it. ``tail`` and ``visible_text`` stay visible after the extract: references
+    that stand there need no line here.
     """
 
     def render_extract(sections: ExtractSections) -> str:
@@ -108,9 +111,35 @@ def build_extract(
         settings,
         render_extract,
         visible_text,
-        filled_budget=filled_budget,
+        section_budget=section_budget,
     )
     return render_extract(sections)
+
+
+def build_extension(
+    head: Sequence[SizedMessage],
+    new_count: int,
+    tail: Sequence[SizedMessage],
+    budget: int,
+    shown_text: str,
+) -> str:
+    """Extend the extract in ``shown_text`` by the last ``new_count`` messages of ``head``, in ``budget`` tokens.
+
+    The extension tells what the agent did in these messages, and quotes lines of the whole head for references that
+    neither the extract nor ``tail`` shows. The new messages hold no words of the user. Sizes are estimator tokens.
+    """
+    new_messages = [sized_message.message for sized_message in head[len(head) - new_count :]]
+    new_actions = list(list_tool_actions(new_messages))
+
+    def render_extension(sections: ExtractSections) -> str:
+        return _render_extension(sections, new_count)
+
+    sections = _list_agent_sections(new_messages, new_actions, budget)
+    scanned_head = take_newest_messages(head, MAX_SCANNED_TOKENS)
+    sections = _add_quoted_lines(
+        sections, scanned_head, new_actions, tail, budget, budget, render_extension, shown_text
+    )
+    return render_extension(sections)
 
 
 def build_supplement(
@@ -142,27 +171,69 @@ def _collect_extract_sections(
     tail: Sequence[SizedMessage],
     budget: int,
     settings: Settings,
-    render_sections: Callable[[ExtractSections], str],
+    render_sections: SectionsRenderer,
     visible_text: str = "",
     *,
     with_decisions: bool = True,
-    filled_budget: int | None = None,
+    section_budget: int | None = None,
 ) -> ExtractSections:
     """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render."""
-    if filled_budget is None:
-        filled_budget = budget
-    head_tokens = sum(sized_message.tokens for sized_message in head)
+    section_budget = budget if section_budget is None else min(budget, section_budget)
     all_messages = [sized_message.message for sized_message in head]
     # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
     # which bounds the time that a compaction takes.
-    head = take_newest_messages(head, MAX_SCANNED_TOKENS)
-    messages = all_messages[len(all_messages) - len(head) :]
-    actions = list(list_tool_actions(messages))
+    scanned_head = take_newest_messages(head, MAX_SCANNED_TOKENS)
+    scanned_messages = all_messages[len(all_messages) - len(scanned_head) :]
+    actions = list(list_tool_actions(scanned_messages))
+    sections = _list_agent_sections(scanned_messages, actions, section_budget, with_decisions=with_decisions)
 
-    ledger_tokens = budget * SUMMARY_LEDGER_SHARE
-    decision_tokens = int(budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
-    pointer_tokens = int(budget * SUMMARY_POINTER_SHARE)
-    sections = ExtractSections(
+    # Where much of the head is the user's, their words may grow beyond their share into what the others leave.
+    user_tokens = int(section_budget * settings.summary.user_share)
+    grown_share = compute_grown_share(all_messages, sum(sized_message.tokens for sized_message in head))
+    # Four headings are still to come: two for the user's words, one for quoted lines and one for pointers.
+    frame_tokens = estimate_text_tokens(render_sections(sections)) + 4 * SECTION_HEADING_TOKENS
+    left_over = section_budget - frame_tokens - int(section_budget * SUMMARY_POINTER_SHARE)
+    has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
+    quote_user = partial(quote_user_messages, all_messages, user_tokens, is_open=not has_request_in_tail)
+    user_quotes = quote_user(max_tokens=min(int(section_budget * grown_share), left_over))
+    sections = _quote_user_in_sections(sections, user_quotes)
+
+    sections = _add_quoted_lines(
+        sections, scanned_head, actions, tail, budget, section_budget, render_sections, visible_text
+    )
+
+    # What is left goes to the user's words: counted to the last token where these are much of the head, since there
+    # they are what is needed again; elsewhere a small rest is not worth its price. Lines that the user's words then
+    # hold too are left out, and their tokens go the same way.
+    counts_exactly = grown_share > settings.summary.user_share
+    spent = estimate_text_tokens(render_sections(replace(sections, quotes=[], pointers=[])))
+    spent += 2 * SECTION_HEADING_TOKENS + _estimate_lines([*sections.quotes, *sections.pointers])
+    left_over = section_budget - spent
+    for _ in range(MAX_REQUOTES):
+        if counts_exactly:
+            left_over = section_budget - estimate_text_tokens(render_sections(sections))
+        if left_over < MIN_LEFT_OVER_TOKENS:
+            break
+        quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
+        sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
+        user_text = "\n".join([*sections.goal, *sections.constraints])
+        other_quotes = [line for line in sections.quotes if line not in user_text]
+        left_over = _estimate_lines(sections.quotes) - _estimate_lines(other_quotes)
+        sections = replace(sections, quotes=other_quotes)
+    return sections
+
+
+def _list_agent_sections(
+    messages: Sequence[Message],
+    actions: Sequence[ToolAction],
+    section_budget: int,
+    *,
+    with_decisions: bool = True,
+) -> ExtractSections:
+    """Return the sections about what the agent did in ``messages``, each within its share of ``section_budget``."""
+    ledger_tokens = section_budget * SUMMARY_LEDGER_SHARE
+    decision_tokens = int(section_budget * SUMMARY_DECISION_SHARE) if with_decisions else 0
+    return ExtractSections(
         goal=[],
         constraints=[],
         commands=_take_within_budget(format_command_lines(actions), int(ledger_tokens * 0.4)),
@@ -171,20 +242,24 @@ def _collect_extract_sections(
         files=_take_within_budget(format_file_lines(actions), int(ledger_tokens * 0.6)),
     )
 
-    # Where much of the head is the user's, their words may grow beyond their share into what the others leave.
-    user_tokens = int(budget * settings.summary.user_share)
-    grown_share = compute_grown_share(all_messages, head_tokens)
-    # Four headings are still to come: two for the user's words, one for quoted lines and one for pointers.
-    frame_tokens = estimate_text_tokens(render_sections(sections)) + 4 * SECTION_HEADING_TOKENS
-    left_over = min(budget, filled_budget) - frame_tokens - pointer_tokens
-    max_user_tokens = min(int(budget * grown_share), left_over)
-    has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
-    quote_user = partial(quote_user_messages, all_messages, user_tokens, is_open=not has_request_in_tail)
-    sections = _quote_user_in_sections(sections, quote_user(max_tokens=max_user_tokens))
 
-    # Coverage lines come after the other sections: they get what those leave over, and need not repeat a reference that
-    # is mentioned there. Pointers come last, for references that no line covers.
-    # Their two headings are still to come.
+def _add_quoted_lines(
+    sections: ExtractSections,
+    head: Sequence[SizedMessage],
+    actions: Sequence[ToolAction],
+    tail: Sequence[SizedMessage],
+    budget: int,
+    section_budget: int,
+    render_sections: SectionsRenderer,
+    visible_text: str,
+) -> ExtractSections:
+    """Return ``sections`` with lines of ``head``, and with pointers to results of ``actions``.
+
+    Lines come after the other sections: they get what those leave of ``budget``, and need not repeat a reference that
+    is mentioned there, in ``tail`` or in ``visible_text``. Pointers come last, for references that no line covers.
+    """
+    pointer_tokens = int(section_budget * SUMMARY_POINTER_SHARE)
+    # The headings of lines and pointers are still to come.
     spent = estimate_text_tokens(render_sections(sections)) + 2 * SECTION_HEADING_TOKENS
     shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
@@ -195,25 +270,7 @@ def _collect_extract_sections(
             open_weights[ref] = weight
     shown_text = "\n".join([visible_text, *sections.texts, *quotes])
     all_pointers = select_result_pointers(head, actions, open_weights, shown_text)
-    pointers = _take_within_budget(all_pointers, pointer_tokens)
-    sections = replace(sections, quotes=quotes, pointers=pointers)
-
-    # What no line could use goes to the user's words: counted to the last token where these are much of the head, since
-    # there they are what is needed again; elsewhere a small rest is not worth its price. Lines that the user's words
-    # then hold too are left out, and their tokens go the same way.
-    left_over = min(budget, filled_budget) - spent - _estimate_lines([*quotes, *pointers])
-    for _ in range(MAX_REQUOTES):
-        if grown_share > settings.summary.user_share:
-            left_over = min(budget, filled_budget) - estimate_text_tokens(render_sections(sections))
-        if left_over < MIN_LEFT_OVER_TOKENS:
-            break
-        quoted_tokens = _estimate_lines([*sections.goal, *sections.constraints])
-        sections = _quote_user_in_sections(sections, quote_user(max_tokens=quoted_tokens + left_over))
-        user_text = "\n".join([*sections.goal, *sections.constraints])
-        other_quotes = [line for line in sections.quotes if line not in user_text]
-        left_over = _estimate_lines(sections.quotes) - _estimate_lines(other_quotes)
-        sections = replace(sections, quotes=other_quotes)
-    return sections
+    return replace(sections, quotes=quotes, pointers=_take_within_budget(all_pointers, pointer_tokens))
 
 
 def _quote_user_in_sections(sections: ExtractSections, user_quotes: tuple[list[str], list[str]]) -> ExtractSections:
@@ -277,13 +334,12 @@ class ExtractSections(Struct, frozen=True):
         return [*self.goal, *self.constraints, *self.commands, *self.errors, *self.decisions, *self.files]
 
 
+SectionsRenderer: TypeAlias = Callable[[ExtractSections], str]
+
+
 def _render_extract(sections: ExtractSections, message_count: int, *, has_tail: bool, is_short: bool) -> str:
     """Render the preface and the sections that are not empty, in the order in which a model is asked for them."""
     preface = SHORT_EXTRACT_PREFACE if is_short else EXTRACT_PREFACE
-    progress_blocks = [
-        *_render_section("### Done", sections.commands),
-        *_render_section("### Blocked", sections.errors),
-    ]
     next_steps: list[str] = []
     if not has_tail and sections.goal:
         next_steps = [_NO_TAIL_TEXT]
@@ -293,9 +349,25 @@ def _render_extract(sections: ExtractSections, message_count: int, *, has_tail: 
         preface.format(messages=message_count),
         *_render_section("## Goal", sections.goal, ""),
         *_render_section("## Constraints & Preferences", sections.constraints, ""),
-        *_render_section("## Progress", progress_blocks, ""),
+        *_render_section("## Progress", _render_progress(sections), ""),
         *_render_section("## Key Decisions", sections.decisions),
         *_render_section("## Next Steps", next_steps, ""),
+        *_render_section("## Critical Context", sections.quotes, ""),
+        *_render_section("## Relevant Files", [*sections.files, *sections.pointers]),
+    ]
+    return "\n".join(blocks)
+
+
+def _render_progress(sections: ExtractSections) -> list[str]:
+    return [*_render_section("### Done", sections.commands), *_render_section("### Blocked", sections.errors)]
+
+
+def _render_extension(sections: ExtractSections, message_count: int) -> str:
+    """Render the opening of an extension and the sections that are not empty."""
+    blocks = [
+        EXTENSION_PREFACE.format(messages=message_count),
+        *_render_section("## Progress", _render_progress(sections), ""),
+        *_render_section("## Key Decisions", sections.decisions),
         *_render_section("## Critical Context", sections.quotes, ""),
         *_render_section("## Relevant Files", [*sections.files, *sections.pointers]),
     ]
@@ -426,9 +498,9 @@ def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, 
 
 
 def _select_quotes(quotes: list[QuotableLine], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:
-    """Return the quotes that cover most for their cost within the budget, the best first."""
+    """Return the quotes that are worth their cost, the best first, as many as are within the budget."""
     candidates = [(quote.line.refs, quote.cost) for quote in quotes]
-    return [quotes[index] for index in select_max_coverage(candidates, dict(weights), budget)]
+    return [quotes[index] for index in select_max_coverage(candidates, dict(weights), budget, MIN_LINE_WORTH)]
 
 
 def _describe_sources(head: Sequence[SizedMessage], quotes: Iterable[QuotableLine]) -> dict[tuple[int, int], str]:

@@ -19,12 +19,16 @@ MAX_SKIPPED = 32
 
 
 def select_max_coverage(
-    candidates: Sequence[tuple[Iterable[Reference], int]], remaining_weights: dict[Reference, float], budget: int
+    candidates: Sequence[tuple[Iterable[Reference], int]],
+    remaining_weights: dict[Reference, float],
+    budget: int,
+    min_gain: float = 0.0,
 ) -> Iterator[int]:
     """Yield the indexes of candidates, each ``(references, cost)``, the best by new weight per cost first.
 
     The references of each yielded candidate are removed from ``remaining_weights``, so that nothing is paid twice. A
-    candidate that costs more than is left of the budget is skipped; selection ends when the cheapest one does.
+    candidate that costs more than is left of the budget is skipped; selection ends when the cheapest one does, or when
+    no candidate adds more than ``min_gain`` weight per cost.
     """
     get_weight = remaining_weights.get
 
@@ -52,6 +56,8 @@ def select_max_coverage(
                 heap = [entry for entry in heap if candidates[entry[1]][1] <= budget]
                 heapq.heapify(heap)
             continue
+        if -remembered_loss <= min_gain:  # gains only shrink, so no other adds more
+            break
         loss = -compute_gain(number)
         if loss >= 0:  # everything it refers to is covered
             heapq.heappop(heap)

@@ -23,12 +23,16 @@ from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 
 EXTRACT_OPENING = "The conversation before this point was replaced by this extract of it ("
 """Text that every extract begins with; an extract is recognized by it."""
+EXTENSION_OPENING = "The extract above goes on: "
+"""Text that every extension of an extract begins with."""
 PREVIOUS_SUMMARY_OPENING = "What came before, as an earlier summary has it:\n"
 """Opening of the text in which an extract carries an earlier summary on."""
 PARTLY_OMITTED_TEXT = "[parts of it are left out here]"
 """Last line of that text if the summary is not whole."""
 
 _HEADING_OPENINGS = tuple(f"## {heading}\n" for heading in SUMMARY_HEADINGS)
+
+_EXTENSION_LINE = re.compile(rf"^{re.escape(EXTENSION_OPENING)}[^\n]*\n?", re.MULTILINE)
 
 # opencode starts over with this user message, and the assistant message after it is the summary (seen in recordings).
 _OPENCODE_QUESTION = "What did we do so far?"
@@ -81,7 +85,7 @@ def _define_summary_format(opening: str, *closings: str) -> _SummaryFormat:
 # CLI puts the answer of its model into the conversation unchanged, with a scratchpad before the summary.
 _SUMMARY_FORMATS = (
     _define_summary_format(re.escape(PREVIOUS_SUMMARY_OPENING), f"\n{PARTLY_OMITTED_TEXT}"),
-    _define_summary_format(rf"{re.escape(EXTRACT_OPENING)}[^\n]*"),
+    _define_summary_format(rf"(?:{re.escape(EXTRACT_OPENING)}|{re.escape(EXTENSION_OPENING)})[^\n]*"),
     _define_summary_format(
         r"This session is being continued from a previous conversation[^\n]*\s*(?:Summary:\n)?",
         "\nIf you need specific details from before compaction",
@@ -166,19 +170,21 @@ def _remove_extract(text: str) -> str:
 
 
 def is_extract(text: str) -> bool:
-    """Return whether ``text`` is an extract of ours."""
-    return text.startswith(EXTRACT_OPENING)
+    """Return whether ``text`` is an extract of ours, or an extension of one."""
+    return text.startswith((EXTRACT_OPENING, EXTENSION_OPENING))
 
 
 def split_extract(text: str) -> tuple[str, str]:
     """Split an extract that came back as one text into its sections and the earlier summary that it carries on.
 
-    Either may be empty. What does not begin with one of our headings is taken for an earlier summary as a whole.
+    Either may be empty. What does not begin with one of our headings is taken for an earlier summary as a whole. The
+    sections of extensions follow those of the extract.
     """
+    text, *extensions = _EXTENSION_LINE.split(text)
     sections, opening, carried_summary = text.partition("\n")[2].partition(PREVIOUS_SUMMARY_OPENING)
     if sections.strip() and not sections.startswith(_HEADING_OPENINGS):
-        return "", PREVIOUS_SUMMARY_OPENING + sections.strip() + carried_summary
-    return sections, opening + carried_summary
+        opening, carried_summary, sections = PREVIOUS_SUMMARY_OPENING, sections.strip() + carried_summary, ""
+    return "\n".join([sections, *extensions]), opening + carried_summary
 
 
 def iter_client_summaries(texts: Iterable[str]) -> Iterator[str]:

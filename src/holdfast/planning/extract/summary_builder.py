@@ -8,11 +8,12 @@ earlier summary, so that errors of summaries do not add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Text
+from holdfast.messages.parts import Part, Text
 from holdfast.messages.size.tokens import build_sized_message, estimate_text_tokens
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.token_excerpts import clip_text_with_notice
@@ -23,8 +24,14 @@ from holdfast.planning.extract.carried_summary import (
     render_previous_summary,
 )
 from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
-from holdfast.planning.extract.extract import EXTRACT_FRAME_TOKENS, build_extract, build_supplement
+from holdfast.planning.extract.extract import (
+    EXTRACT_FRAME_TOKENS,
+    build_extension,
+    build_extract,
+    build_supplement,
+)
 from holdfast.planning.extract.previous_summary import (
+    EXTENSION_OPENING,
     EXTRACT_OPENING,
     PREVIOUS_SUMMARY_OPENING,
     find_newest_client_summary,
@@ -52,6 +59,10 @@ and quote next to nothing. Without a request in the tail one is made all the sam
 by judgement."""
 # Estimator tokens of the line that says how much of a text is left out.
 _CLIP_LINE_TOKENS = 20
+EXTENSION_SHARE, MIN_EXTENSION_SHARE = 0.5, 0.10
+"""Share of the room beside an extract that one extension takes at most, and share of the extract's largest size for
+which one is made: less would hold next to nothing. Tuned by replay and by ``holdfast demo``, which lost findings of its
+agent with .7 and .05."""
 TEXT_WRITERS = frozenset({"model", "hook"})
 """Authors of summaries that a later summary updates. A provider's own compaction is sealed data and cannot be
 updated."""
@@ -71,28 +82,9 @@ def build_compaction(
     head = expand_returned_extracts(build_head_messages(builder, keep))
     if not any(_has_content(sized_message.message) for sized_message in head):
         return None
-    if builder.restores_files:
-        files = builder.rules.list_restored_files(builder, head)
-    else:
-        files = ()
-    sources = list(_get_restored_sources(builder))
-    if continue_text := builder.rules.build_continue_text(builder, keep):
-        sources.append(continue_text)
-    # With a goal for the compacted request, restored files are paid from the summary's budget so that the goal is met.
-    # Policies without a goal (those of other tools) add their files on top.
-    if builder.settings.compaction.goal_share:
-        counted_texts = [*files, *sources]
-    else:
-        counted_texts = sources
-    budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
-    # What is still open is paid first: nobody else tells of it, and it must not be started twice or forgotten.
-    open_work = render_hidden_work(builder.state, keep, budget)
-    budget = max(0, budget - estimate_section_tokens(open_work)) if open_work else budget
-    texts = [*_build_summary_texts(builder, head, keep, budget, summary_result, open_work)]
-    texts += [*filter(None, [open_work]), *files, *sources]
-    summary = Message("user", tuple(map(Text, escape_summary_look_alikes(texts, builder.state))))
-    size = build_sized_message(summary).tokens
-    compaction = CompactionEntry(keep, summary, size, tokens_before=builder.estimated_tokens)
+    extras = _collect_extras(builder, head, keep, max_tokens)
+    texts = _build_summary_texts(builder, head, keep, extras.summary_budget, summary_result, extras.open_work)
+    compaction = _make_compaction(builder, keep, [*texts, *extras.texts])
     if summary_result is None:
         return compaction
 
@@ -101,12 +93,98 @@ def build_compaction(
         compaction,
         author=summary_result.author,
         native=summary_result.native,
-        readable_tokens=0 if summary_result.native is None else size,
+        readable_tokens=0 if summary_result.native is None else compaction.head_tokens,
     )
     native = decode_native_summary(compaction)
     if native is None or native.tokens <= 0:
         return compaction
     return replace(compaction, head_tokens=builder.to_estimator_tokens(native.tokens))
+
+
+def extend_compaction(builder: PlanBuilder, keep: int, max_tokens: float) -> CompactionEntry | None:
+    """Build the compaction up to index ``keep`` that leaves the extract in force as it is and adds to it.
+
+    A provider then reads the old extract from its cache, which holds it at the same place. Return None if a new extract
+    must be made: there is none in force, the user or a program said something since, the cache is cold, or less than
+    ``MIN_EXTENSION_SHARE`` of ``max_tokens`` is left for the new messages.
+    """
+    state = builder.state
+    compaction = state.view.compaction
+    if compaction is None or compaction.summary is None or builder.inputs.cache_state == "cold":
+        return None
+    lasting_parts = compaction.summary.parts[: count_extract_parts(compaction)]
+    lasting_texts = [part.text for part in lasting_parts if isinstance(part, Text)]
+    new_messages = state.history.messages.slice(state.view.first_kept, keep)
+    if not lasting_texts or not all(map(_is_agents_own, new_messages)):
+        return None
+    head = expand_returned_extracts(build_head_messages(builder, keep))
+    extras = _collect_extras(builder, head, keep, max_tokens)
+    room = extras.summary_budget - sum(map(estimate_text_tokens, lasting_texts))
+    if room < MIN_EXTENSION_SHARE * builder.to_estimator_tokens(max_tokens):
+        return None
+    tail = state.history.sized_messages.slice(keep)
+    shown_text = "\n".join([*lasting_texts, *extras.texts])
+    extension = build_extension(head, len(new_messages), tail, int(EXTENSION_SHARE * room), shown_text)
+    return _make_compaction(builder, keep, [*lasting_texts, extension, *extras.texts])
+
+
+def _is_agents_own(message: Message) -> bool:
+    """Return whether a message holds nothing but the agent's work: words of the user may stand beside a result."""
+    return message.role in ("assistant", "tool") and not message.is_turn_start
+
+
+def count_extract_parts(compaction: CompactionEntry) -> int:
+    """Return how many parts of a summary are an extract with its extensions; 0 if it is no extract of ours.
+
+    The next compaction may leave them as they are. The parts after them are made anew each time.
+    """
+    parts = () if compaction.summary is None else compaction.summary.parts
+    if compaction.native is not None or not parts or not _opens_with(parts[0], (EXTRACT_OPENING,)):
+        return 0
+    count = 1
+    while count < len(parts) and _opens_with(parts[count], (PREVIOUS_SUMMARY_OPENING, EXTENSION_OPENING)):
+        count += 1
+    return count
+
+
+def _opens_with(part: Part, openings: tuple[str, ...]) -> bool:
+    return isinstance(part, Text) and part.text.startswith(openings)
+
+
+class _SummaryExtras(NamedTuple):
+    """What a summary has beside the text about its messages."""
+
+    open_work: str
+    texts: list[str]
+    """All of it in order: what is still open, restored files, and texts that are read again from their source."""
+    summary_budget: int
+    """Estimator tokens that are left for the summary itself."""
+
+
+def _collect_extras(builder: PlanBuilder, head: Sequence[SizedMessage], keep: int, max_tokens: float) -> _SummaryExtras:
+    files: tuple[str, ...] = ()
+    if builder.restores_files:
+        files = builder.rules.list_restored_files(builder, head)
+    sources = list(_get_restored_sources(builder))
+    if continue_text := builder.rules.build_continue_text(builder, keep):
+        sources.append(continue_text)
+    # With a goal for the compacted request, restored files are paid from the summary's budget so that the goal is met.
+    # Policies without a goal (those of other tools) add their files on top.
+    counted_texts = [*files, *sources] if builder.settings.compaction.goal_share else sources
+    budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
+    # What is still open is paid first: nobody else tells of it, and it must not be started twice or forgotten.
+    open_work = render_hidden_work(builder.state, keep, budget)
+    if open_work:
+        budget = max(0, budget - estimate_section_tokens(open_work))
+    texts = [*filter(None, [open_work]), *files, *sources]
+    return _SummaryExtras(open_work, texts, budget)
+
+
+def _make_compaction(builder: PlanBuilder, keep: int, texts: Sequence[str]) -> CompactionEntry:
+    """Return the compaction that shows ``texts`` in place of the messages before ``keep``."""
+    summary = Message("user", tuple(map(Text, escape_summary_look_alikes(texts, builder.state))))
+    size = build_sized_message(summary).tokens
+    return CompactionEntry(keep, summary, size, tokens_before=builder.estimated_tokens)
 
 
 def _has_content(message: Message) -> bool:
@@ -131,11 +209,11 @@ def find_updatable_summary(state: ConversationState) -> str:
     if sum(sized_message.tokens for sized_message in head) <= MAX_SCANNED_TOKENS:
         return ""
     text_after_preface = texts[0].partition("\n")[2]
-    carried_texts = []
+    other_texts = []
     for text in texts:
-        if text.startswith(PREVIOUS_SUMMARY_OPENING):
-            carried_texts.append(text)
-    return "\n\n".join([text_after_preface, *carried_texts])
+        if text.startswith((PREVIOUS_SUMMARY_OPENING, EXTENSION_OPENING)):
+            other_texts.append(text)
+    return "\n\n".join([text_after_preface, *other_texts])
 
 
 def choose_carried_summary(state: ConversationState, keep: int) -> str:
@@ -206,11 +284,11 @@ def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> S
     return replace(sized_message, message=unwrapped_message)
 
 
-def _compute_filled_budget(builder: PlanBuilder) -> int | None:
-    """Return the estimator tokens up to which the user's words may fill an extract, or None for all of it.
+def _compute_section_budget(builder: PlanBuilder) -> int | None:
+    """Return the estimator tokens of which the sections of an extract get their shares, or None for all of its budget.
 
-    In a small budget an extract may be most of the request, so that it holds what an agent needs again. Filled with
-    the words of a chat it would leave so little room that every few messages a new compaction broke the cached prefix
+    An extract may be most of the request, so that its quoted lines hold what an agent needs again. Filled with the
+    words of a chat it would leave so little room that every few messages a new compaction broke the cached prefix
     (22 compactions in place of 4 in one chat of the tests). A compaction that somebody asks for has no such sequel.
     """
     if builder.assumed_full_tokens:
@@ -247,7 +325,7 @@ def _build_summary_texts(
             budget - estimate_text_tokens(carried_text),
             settings,
             f"{carried_text}\n{open_work}" if open_work else carried_text,
-            _compute_filled_budget(builder),
+            _compute_section_budget(builder),
         )
         if carried_text:
             yield carried_text

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import MAX_CACHED_LINE_CHARS, estimate_line_tokens, estimate_text_tokens
 from holdfast.planning.extract.client_notes import split_client_notes
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.extract.previous_summary import iter_user_texts
 
 MIN_OLDER_TOKENS, OLDER_SHARE = 64, 0.5
@@ -39,6 +40,9 @@ percent, so nothing grows. Chosen by judgement."""
 END_CHARS_PER_TOKEN = 8
 """Characters read at each end of a long text for each token of the budget: about twice what the budget could quote, so
 that a megabyte without line ends costs no more than its ends. Chosen by judgement."""
+MAX_LISTED_HANDLES = 60
+"""Handles of stored messages that are listed at most, some 500 tokens. Messages that the model has not seen are the
+newest, and nobody sends that many before an answer. Chosen by judgement."""
 OMISSION_MARK = "[…]"
 """Stands where words are left out."""
 
@@ -53,6 +57,9 @@ _RULE_WORDS = re.compile(
     r"必须|不要|禁止|务必|优先|不能|只能|始终",
     re.IGNORECASE,
 )
+
+# Where a stub tells how its text is read back.
+_RECALL_HANDLE = re.compile(rf'recall\(id="(\w{{{HANDLE_CHARS}}})"')
 
 _CACHED_PIECES = 1 << 13
 """Sentences whose kind is remembered, some megabytes: each compaction looks at all that the user said."""
@@ -129,7 +136,7 @@ def quote_user_messages(
     for text in reversed(older):
         if text != first and excerpt_by_text[text]:
             lines.append(f"User: {excerpt_by_text[text]}")
-    lines += _format_unquoted_count(excerpts.count(""), "user")
+    lines += _format_unquoted_note(candidates, excerpts, "user")
     lines += _quote_program_messages(program_texts, round(program_tokens))
     if note:
         lines.append(f"Noted by the user's program, at the beginning: {note}")
@@ -156,7 +163,7 @@ def _quote_program_messages(program_texts: Sequence[str], budget: int) -> list[s
     for excerpt in reversed(excerpts):
         if excerpt:
             lines.append(f"Told by the user's program: {excerpt}")
-    return lines + _format_unquoted_count(excerpts.count(""), "user's program")
+    return lines + _format_unquoted_note(program_texts, excerpts, "user's program")
 
 
 def _estimate_quote_tokens(texts: Iterable[str]) -> int:
@@ -181,15 +188,30 @@ def _get_first_client_notes(texts: Sequence[str]) -> str:
     return first.notes if first.own_words else ""
 
 
-def _format_unquoted_count(number: int, source: str) -> list[str]:
-    """Return a line that counts the messages of ``source`` left out, or no line if ``number`` is 0."""
-    if not number:
+def _format_unquoted_note(texts: Sequence[str], excerpts: Sequence[str], source: str) -> list[str]:
+    """Return a line about what ``excerpts`` leave out of the messages of ``source``, or no line if there is nothing.
+
+    It counts the messages without an excerpt, and names the handles of stored texts that no excerpt names, those of the
+    newest messages first, so that each can be read back by itself: the model may not have seen a message yet that a
+    compaction leaves out.
+    """
+    unquoted_count = 0
+    handles: dict[str, None] = {}
+    for text, excerpt in zip(texts, excerpts, strict=True):
+        unquoted_count += not excerpt
+        for handle in _RECALL_HANDLE.findall(text):
+            if handle not in excerpt and len(handles) < MAX_LISTED_HANDLES:
+                handles[handle] = None
+    if not unquoted_count and not handles:
         return []
-    if number > 1:
-        subject = f"{number} more messages of the {source} are"
-    else:
+    if unquoted_count > 1:
+        subject = f"{unquoted_count} more messages of the {source} are"
+    elif unquoted_count:
         subject = f"1 more message of the {source} is"
-    return [f"[{subject} not quoted here; recall reads them back]"]
+    else:
+        subject = f"parts of messages of the {source} are"
+    listed_handles = f" by id: {', '.join(handles)}" if handles else ""
+    return [f"[{subject} not quoted here; recall reads them back{listed_handles}]"]
 
 
 def select_excerpts(

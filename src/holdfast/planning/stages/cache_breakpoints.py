@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
+from holdfast.planning.extract.summary_builder import count_extract_parts
 from holdfast.planning.settings import Settings
 from holdfast.planning.shown_messages import has_whole_message_edit
 from holdfast.planning.stages.escape_tags import ESCAPE_RULE
@@ -45,6 +46,7 @@ def choose_cache_breakpoints(
         return PlanOptions(cache_breakpoints=(map_normalized_position(tail, normalization),))
     # One of the API's breakpoints is left to the setup.
     max_message_breakpoints = max(1, max_breakpoints - 1)
+    inner_breakpoint = _find_inner_breakpoint(state)
     breakpoints: dict[int, None] = {}
     for position in _list_candidate_positions(state, target, settings, get_position):
         # A breakpoint on a pinned system message would cost one for what the one on the setup covers already.
@@ -52,7 +54,28 @@ def choose_cache_breakpoints(
             breakpoints[map_normalized_position(position, normalization)] = None
         if len(breakpoints) == max_message_breakpoints:
             break
-    return PlanOptions(cache_breakpoints=tuple(breakpoints), setup_breakpoint=max_breakpoints > 1)
+    if inner_breakpoint is not None:
+        summary_position = map_normalized_position(inner_breakpoint[0], normalization)
+        inner_breakpoint = (summary_position, inner_breakpoint[1]) if summary_position in breakpoints else None
+    return PlanOptions(
+        cache_breakpoints=tuple(breakpoints),
+        inner_breakpoint=inner_breakpoint,
+        setup_breakpoint=max_breakpoints > 1,
+    )
+
+
+def _find_inner_breakpoint(state: ConversationState) -> tuple[int, int] | None:
+    """Return the position of the summary and how many of its parts the next compaction may leave as they are.
+
+    Return None if that is all of them or none.
+    """
+    compaction = state.view.compaction
+    if compaction is None or compaction.summary is None:
+        return None
+    lasting_count = count_extract_parts(compaction)
+    if not 0 < lasting_count < len(compaction.summary.parts):
+        return None
+    return state.view.pinned_count, lasting_count
 
 
 def _list_candidate_positions(

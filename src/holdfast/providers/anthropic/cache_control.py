@@ -89,14 +89,14 @@ def list_message_breakpoint_ttls(message: bytes) -> list[str]:
     return lifetimes
 
 
-def add_message_breakpoint(message: bytes, lifetime: str = "5m") -> bytes:
-    """Return ``message`` with a breakpoint after its last part; the same bytes if it has one already, or no place for
-    it.
+def add_message_breakpoint(message: bytes, lifetime: str = "5m", part_count: int | None = None) -> bytes:
+    """Return ``message`` with a breakpoint after its last part, or after its first ``part_count`` parts.
 
-    Of several messages joined by commas, the last one gets the breakpoint.
+    The same bytes come back if it has one there already, or no place for it. Of several messages joined by commas, the
+    last one gets the breakpoint.
     """
     *before, last = map(bytes, _split_messages(message))
-    new = _add_breakpoint_to_message(last, lifetime)
+    new = _add_breakpoint_to_message(last, lifetime, part_count)
     return message if new == last else b",".join([*before, new])
 
 
@@ -105,7 +105,7 @@ def _split_messages(messages: bytes) -> list[Raw]:
     return decode_json(_RAW_LIST_DECODER, b"[%b]" % messages, "the message")
 
 
-def _add_breakpoint_to_message(message: bytes, lifetime: str) -> bytes:
+def _add_breakpoint_to_message(message: bytes, lifetime: str, part_count: int | None = None) -> bytes:
     content = decode_json(_CONTENT_DECODER, message, "the message").content
     if content is None:
         return message
@@ -115,9 +115,11 @@ def _add_breakpoint_to_message(message: bytes, lifetime: str) -> bytes:
         # Only a block can carry a breakpoint, so the string becomes one.
         new_blocks = [Raw(_encode_block_with_breakpoint({"type": "text", "text": content}, lifetime))]
         return encode_json(overlay_fields(Raw(message), {"content": new_blocks}))
-    blocks = add_breakpoint_to_blocks(content, lifetime)
+    blocks = add_breakpoint_to_blocks(content[:part_count], lifetime)
     if blocks is None:
         return message
+    if part_count is not None:
+        blocks += content[part_count:]
     return encode_json(overlay_fields(Raw(message), {"content": blocks}))
 
 
@@ -293,7 +295,11 @@ def place_planned_breakpoints(
             used_count += bool(new_fields)
             continue
         old_element = encoded_groups[position][-1]
-        new_element = add_message_breakpoint(old_element, "1h" if position < last_hour_position else "5m")
+        part_count: int | None = None
+        if options.inner_breakpoint is not None and options.inner_breakpoint[0] == position:
+            part_count = options.inner_breakpoint[1]
+        lifetime = "1h" if position < last_hour_position else "5m"
+        new_element = add_message_breakpoint(old_element, lifetime, part_count)
         used_count += new_element != old_element
         encoded_groups[position][-1] = groups[position][-1] = new_element
     return new_fields

@@ -132,14 +132,18 @@ def build_request_body(
     # A planned breakpoint is at a position in ``sized_messages``. In the list of the body the leading messages are
     # missing, and those of ``setup_fields`` come first. A leading message has no place there, so its breakpoint is
     # dropped.
+    shift = setup_message_count - leading_count
     positions = []
     for position in options.cache_breakpoints:
         if position >= leading_count:
-            positions.append(position - leading_count + setup_message_count)
+            positions.append(position + shift)
+    inner_breakpoint = options.inner_breakpoint
+    if inner_breakpoint is not None:
+        inner_breakpoint = (inner_breakpoint[0] + shift, inner_breakpoint[1])
     return _render_body(
         base_request,
         [*base_request.messages, *sized_messages[leading_count:]],
-        replace(options, cache_breakpoints=tuple(positions)),
+        replace(options, cache_breakpoints=tuple(positions), inner_breakpoint=inner_breakpoint),
         unmarked_from=setup_message_count,
     )
 
