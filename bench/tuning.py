@@ -17,7 +17,8 @@ import argparse
 import ast
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from multiprocessing import Pool
 from pathlib import Path
@@ -77,20 +78,28 @@ def read_study(file: Path) -> SessionStudy:
     return SessionStudy(session, MeasurementSettings(NO_WINDOW, 0, target, name, counter))
 
 
-def override_constants(constants: Sequence[str]) -> None:
-    """Set each ``module:NAME=value``; raise ``SystemExit`` for a name that the module does not have."""
-    for constant in constants:
-        place, _, value = constant.partition("=")
-        module_name, _, name = place.partition(":")
-        module = importlib.import_module(f"holdfast.planning.{module_name}")
-        if not hasattr(module, name):
-            raise SystemExit(f"{module.__name__} has no {name}; give the module that uses the constant")
-        setattr(module, name, ast.literal_eval(value))
+@contextmanager
+def override_constants(constants: Sequence[str]) -> Iterator[None]:
+    """Set each ``module:NAME=value`` for a while; raise ``SystemExit`` for a name that the module does not have."""
+    with ExitStack() as stack:
+        for constant in constants:
+            place, _, value = constant.partition("=")
+            module_name, _, name = place.partition(":")
+            module = importlib.import_module(f"holdfast.planning.{module_name}")
+            if not hasattr(module, name):
+                raise SystemExit(f"{module.__name__} has no {name}; give the module that uses the constant")
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, ast.literal_eval(value))
+        yield
 
 
 def run_job(job: Job) -> Outcome:
     """Replay a session and add up recall and cost."""
-    override_constants(job.constants)
+    with override_constants(job.constants):
+        return _replay_session(job)
+
+
+def _replay_session(job: Job) -> Outcome:
     study = read_study(job.file)
     policy = Policy() if job.policy == "holdfast" else Policy.preset(job.policy)
     if job.settings:
@@ -116,12 +125,61 @@ def run_job(job: Job) -> Outcome:
     return Outcome(recall, usd, over_window)
 
 
-def format_repository(name: str, outcomes: Sequence[Outcome], baselines: Sequence[Outcome]) -> tuple[str, float, float]:
-    """Return a line about a repository, its fact recall, and its cost relative to append-only."""
-    recall = sum((outcome.recall for outcome in outcomes), RecallCounts()).fact_recall or 0.0
-    cost = sum(outcome.usd for outcome in outcomes) / sum(outcome.usd for outcome in baselines)
-    over_window = sum(outcome.over_window for outcome in outcomes)
-    return f"  {name:<12} {recall:.4f} at {cost:.3f}, {over_window} over the window", recall, cost
+class RepositoryFigures(Struct, frozen=True):
+    """What a setting gives on the sessions of one repository."""
+
+    fact_recall: float
+    cost: float
+    """Relative to append-only, which sends everything each time."""
+    over_window: int
+
+
+def list_sessions(folder: Path) -> list[Path]:
+    """Return the recorded sessions below a folder, without the final test; raise ``SystemExit`` if there are none."""
+    files = [file for file in sorted(folder.rglob("*.jsonl")) if not file.name.startswith(FINAL_TEST)]
+    if not files:
+        raise SystemExit(f"{folder}: no recorded sessions (*.jsonl); give their folder")
+    return files
+
+
+def make_jobs(
+    files: Sequence[Path], window: int, setup_tokens: int, settings: dict[str, Any], constants: Sequence[str]
+) -> list[Job]:
+    """Return the jobs that measure a setting in one window."""
+    return [Job(file, window, setup_tokens, "holdfast", settings, tuple(constants)) for file in files]
+
+
+def make_baseline_jobs(files: Sequence[Path], setup_tokens: int) -> list[Job]:
+    """Return the jobs that measure append-only, to which costs are relative."""
+    return [Job(file, NO_WINDOW, setup_tokens, "append-only", {}, ()) for file in files]
+
+
+def pool_outcomes(
+    files: Sequence[Path], outcomes: Sequence[Outcome], baselines: Sequence[Outcome]
+) -> dict[str, RepositoryFigures]:
+    """Return the figures of each repository; ``outcomes`` and ``baselines`` are in the order of ``files``."""
+    figures: dict[str, RepositoryFigures] = {}
+    for repository in sorted({get_repository(file) for file in files}):
+        numbers = [number for number, file in enumerate(files) if get_repository(file) == repository]
+        own_outcomes = [outcomes[number] for number in numbers]
+        append_only_usd = sum(baselines[number].usd for number in numbers)
+        figures[repository] = RepositoryFigures(
+            sum((outcome.recall for outcome in own_outcomes), RecallCounts()).fact_recall or 0.0,
+            sum(outcome.usd for outcome in own_outcomes) / append_only_usd,
+            sum(outcome.over_window for outcome in own_outcomes),
+        )
+    return figures
+
+
+def get_repository(file: Path) -> str:
+    """Return the first part of a session's name, which its repository's sessions share."""
+    return file.name.split("-")[0]
+
+
+def parse_windows(text: str) -> list[tuple[int, int]]:
+    """Return windows with the tokens of their setup, of ``64000:10000,32000:3000``."""
+    pairs = [part.partition(":") for part in text.split(",")]
+    return [(int(window), int(setup_tokens)) for window, _, setup_tokens in pairs]
 
 
 def main() -> None:
@@ -132,30 +190,17 @@ def main() -> None:
     parser.add_argument("--settings", type=json.loads, default={})
     parser.add_argument("--set", nargs="*", default=[], metavar="MODULE:NAME=VALUE")
     arguments = parser.parse_args()
-    files = [file for file in sorted(arguments.folder.rglob("*.jsonl")) if not file.name.startswith(FINAL_TEST)]
-    if not files:
-        raise SystemExit(f"{arguments.folder}: no recorded sessions (*.jsonl); give their folder")
+    files = list_sessions(arguments.folder)
     with Pool() as pool:
-        for window_text in arguments.windows.split(","):
-            window, setup_tokens = map(int, window_text.split(":"))
-            ours = [
-                Job(file, window, setup_tokens, "holdfast", arguments.settings, tuple(arguments.set)) for file in files
-            ]
-            baselines = [Job(file, NO_WINDOW, setup_tokens, "append-only", {}, ()) for file in files]
-            outcomes = pool.map(run_job, [*ours, *baselines], chunksize=1)
+        for window, setup_tokens in parse_windows(arguments.windows):
+            jobs = make_jobs(files, window, setup_tokens, arguments.settings, arguments.set)
+            outcomes = pool.map(run_job, [*jobs, *make_baseline_jobs(files, setup_tokens)], chunksize=1)
             print(f"window {window:,}, setup {setup_tokens:,}")
-            recalls, costs = [], []
-            for repository in sorted({file.name.split("-")[0] for file in files}):
-                numbers = [number for number, file in enumerate(files) if file.name.split("-")[0] == repository]
-                line, recall, cost = format_repository(
-                    repository,
-                    [outcomes[number] for number in numbers],
-                    [outcomes[len(files) + number] for number in numbers],
-                )
-                print(line)
-                recalls.append(recall)
-                costs.append(cost)
-            print(f"  {'mean':<12} {mean(recalls):.4f} at {mean(costs):.3f}")
+            figures = pool_outcomes(files, outcomes[: len(files)], outcomes[len(files) :])
+            for repository, own in figures.items():
+                print(f"  {repository:<12} {own.fact_recall:.4f} at {own.cost:.3f}, {own.over_window} over the window")
+            mean_recall = mean(own.fact_recall for own in figures.values())
+            print(f"  {'mean':<12} {mean_recall:.4f} at {mean(own.cost for own in figures.values()):.3f}")
 
 
 if __name__ == "__main__":
