@@ -21,6 +21,8 @@ ROUTES_PER_ITEM = 4
 # Chosen by judgement: one search and one read are enough; more tries only delay the failure of a test.
 RECALL_TRIES = 3
 """Number of attempts to read back a forgotten fact."""
+RECALL_ROUNDS = 5
+"""Number of times it goes through all facts of the report until one request shows them all."""
 REPORT_ITEM = "write and check REPORT.md"
 
 
@@ -104,11 +106,11 @@ class ScriptedTaskModel:
         """Write the report from facts in the request, after reading back those that it no longer shows."""
         yield from self._recall_until_shown(_WHOLE_PLAN, "done] ")
         routes = [route for group in self._get_plan_groups() for route in group]
-        for route in routes:
-            yield from self._recall_until_shown(_make_finding_pattern(route), f"{route}: first wrong invoice")
-        yield from self._recall_until_shown(r"audit (AU-\S+?)[:\s]", "audit AU")
-        yield from self._recall_until_shown(r"change order (CO-\d+)", "change order CO")
-        yield from self._recall_until_shown(_LAST_LINE, "The last line of REPORT.md must be exactly")
+        facts = {_make_finding_pattern(route): f"{route}: first wrong invoice" for route in routes}
+        facts[_AUDIT] = "audit AU"
+        facts[_CHANGE_ORDER] = "change order CO"
+        facts[_LAST_LINE] = "The last line of REPORT.md must be exactly"
+        yield from self._recall_all_until_shown(facts)
         yield _make_call("", "write", path="REPORT.md", text=self._make_report(routes))
         yield _make_call("", "bash", command="sh check report")
         self._find_in_newest("the report is complete and right", "that the report is right")
@@ -120,8 +122,8 @@ class ScriptedTaskModel:
             finding = self._shown.find_last(_make_finding_pattern(route))
             if finding is not None:
                 lines.append(f"- {route}: {finding[1]}")
-        audit = self._shown.find_last(r"audit (AU-\S+?)[:\s]")
-        order = self._shown.find_last(r"change order (CO-\d+)")
+        audit = self._shown.find_last(_AUDIT)
+        order = self._shown.find_last(_CHANGE_ORDER)
         last_line = self._shown.find_last(_LAST_LINE)
         assert audit is not None
         assert order is not None
@@ -130,6 +132,19 @@ class ScriptedTaskModel:
         return "\n".join([*head, *lines, "", last_line[1]])
 
     # -- facts ---------------------------------------------------------------------------------------------------------
+
+    def _recall_all_until_shown(self, facts: Mapping[str, str]) -> Generator[ScriptedAnswer, None, None]:
+        """Read back until one request shows all patterns in ``facts``, each given with the words to search for.
+
+        What is read back takes room, so a compaction may hide what was shown before. Raises ``FactLost`` if that goes
+        on for ``RECALL_ROUNDS`` rounds.
+        """
+        for _ in range(RECALL_ROUNDS):
+            for pattern, words in facts.items():
+                yield from self._recall_until_shown(pattern, words)
+            if all(self._shown.find_last(pattern) for pattern in facts):
+                return
+        raise FactLost(f"no request shows all {len(facts)} facts of the report together")
 
     def _recall_until_shown(self, pattern: str, words: str) -> Generator[ScriptedAnswer, None, None]:
         """Search the history for ``words``, and read the hits, until the request shows ``pattern``.
@@ -186,6 +201,8 @@ class ScriptedTaskModel:
 _PLAN_ITEM = r"^- \[(open|active|done)\] (.+)$"
 _WHOLE_PLAN = rf"(?:{_PLAN_ITEM.replace('$', chr(10))})+- \[(?:open|active)\] {REPORT_ITEM}"
 """A complete plan with all of its items, since a search may show single lines of older plans."""
+_AUDIT = r"audit (AU-\S+?)[:\s]"
+_CHANGE_ORDER = r"change order (CO-\d+)"
 _LAST_LINE = r"last line of REPORT\.md must be exactly:\s+(\S.*?\.)(?=\s|…|\"|$)"
 
 
