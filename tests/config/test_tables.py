@@ -171,7 +171,7 @@ def test_load_configuration_rejects_wrong_keys_and_values_with_suggestions(write
             ["window_min 40,000 is over preset.window_warn 32,000"],
         ),
         ("[policy.reserve]\nmin = 30_000", "pi", ["reserve.min 30,000 is over reserve.max 20,000"]),
-        ("[policy.summary]\nuser_share = 0.9", "pi", ["the parts of the summary are 1.11 of it"]),
+        ("[policy.summary]\nuser_share = 0.9", "pi", ["the parts of the summary are 1.07 of it"]),
     ],
 )
 def test_build_policy_rejects_settings_that_contradict_each_other(write_config_files, text, name, expected_words):

@@ -23,6 +23,10 @@ from holdfast.state.target import ModelLimits
 if TYPE_CHECKING:
     from holdfast.planning.builder import PlanBuilder
 
+SMALL_TRIGGER_TOKENS, LARGE_TRIGGER_TOKENS = 60_000, 160_000
+"""Message budgets in tokens between which the share of the trigger falls linearly from ``trigger_share`` to
+``large_trigger_share``. Chosen by judgement between the windows of 64,000 and 200,000 tokens that were measured."""
+
 
 class ResultLimits(Struct, frozen=True):
     """Limits of tool results under pressure, in weighted characters."""
@@ -170,13 +174,17 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 
 
 def _limit_trigger_share(builder: PlanBuilder, share: float) -> float:
-    """Return the trigger's ``share``, lowered to ``model_trigger_share`` if a model or a hook writes the summary.
+    """Return the trigger's ``share``, lowered in large windows, and if a model or a hook writes the summary.
 
-    That takes time and may be rejected, so it must begin before the window is full.
+    A writer takes time and may be rejected, so it must begin before the window is full.
     """
-    model_share = builder.settings.compaction.model_trigger_share
-    if model_share and builder.has_summary_writer:
-        return min(share, model_share)
+    compaction = builder.settings.compaction
+    budget_tokens = builder.compute_compaction_share(1.0)
+    position = (budget_tokens - SMALL_TRIGGER_TOKENS) / (LARGE_TRIGGER_TOKENS - SMALL_TRIGGER_TOKENS)
+    fall = max(0.0, share - compaction.large_trigger_share)
+    share -= min(1.0, max(0.0, position)) * fall
+    if compaction.model_trigger_share and builder.has_summary_writer:
+        return min(share, compaction.model_trigger_share)
     return share
 
 

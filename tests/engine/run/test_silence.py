@@ -93,8 +93,8 @@ def test_answer_cut_at_its_start_is_a_silent_overflow(api, stream, output_tokens
 @pytest.mark.parametrize("api", APIS)
 def test_answer_cut_at_its_start_in_a_known_window_is_asked_again(api):
     """A text with more tokens than estimated fills a known window; its count measures the next request."""
-    server = FullWindowServer(Provider(ProviderSettings(window=WINDOW, factor=2.0)))
-    messages = [Message.from_text(("user", "assistant")[at % 2], words) for at, words in enumerate(build_notes(31))]
+    server = FullWindowServer(Provider(ProviderSettings(window=WINDOW, factor=3.0)))
+    messages = [Message.from_text(("user", "assistant")[at % 2], words) for at, words in enumerate(build_notes(22))]
 
     async def run_scenario():
         async with open_engine(ProviderUpstream(server), api) as engine:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 from sample_conversations import make_text
 
@@ -20,6 +22,7 @@ from holdfast.planning.extract.salience import scan_message
 from holdfast.planning.extract.summary_builder import find_updatable_summary
 from holdfast.planning.pipeline import plan_request
 from holdfast.planning.plan import reconcile_messages
+from holdfast.planning.policy_rules import LARGE_TRIGGER_TOKENS, SMALL_TRIGGER_TOKENS
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.entries import FAILURE_OVERFLOW, CompactionEntry, Entry, FailureEntry, RevokeEntry
 from holdfast.state.fold.fold_entries import apply_entry
@@ -139,6 +142,27 @@ def test_plan_requests_no_summary_that_could_not_be_committed():
     new_plan = plan_with_writer([Message.from_text("user", "hello"), Message.from_text("assistant", "yes?")])
     assert new_plan.summary_request is None
     assert [notice.rule for notice in new_plan.notices] in (["not-smaller"], ["nothing-to-compact"])
+
+
+@given(st.integers(20_000, 2_000_000), st.integers(20_000, 2_000_000), st.floats(0.1, 1.0))
+def test_compute_trigger_size_grows_more_slowly_than_the_window(small_window, large_window, large_share):
+    """A larger window is filled to the same share or to less, never under ``large_trigger_share``, and a small one to
+    ``trigger_share``.
+    """
+    settings = POLICY.with_settings(compaction={"large_trigger_share": large_share}).settings
+    shares = []
+    for window in sorted((small_window, large_window)):
+        budget = compute_budget(get_target("anthropic", "claude-sonnet-4-5", window=window), settings)
+        builder = PlanBuilder(ConversationState(), TARGET, settings, PlanInputs(), budget)
+        share = (POLICY.rules.compute_trigger_size(builder) - budget.setup_tokens) / budget.message_tokens
+        lowest = min(large_share, settings.compaction.trigger_share)
+        assert lowest - 1e-3 <= share <= settings.compaction.trigger_share
+        if budget.message_tokens <= SMALL_TRIGGER_TOKENS:
+            assert share == pytest.approx(settings.compaction.trigger_share, abs=1e-3)
+        if budget.message_tokens >= LARGE_TRIGGER_TOKENS:
+            assert share == pytest.approx(lowest, abs=1e-3)
+        shares.append(share)
+    assert shares[0] >= shares[1] - 1e-3
 
 
 def test_compute_trigger_size_is_lower_with_a_writer():

@@ -248,6 +248,7 @@ ROOMY_TARGET = get_target("anthropic", "claude-sonnet-4-5", window=2_000_000)
 def test_media_stage_keeps_what_the_api_accepts(api, model):
     """Nothing is removed unless its provider is known to refuse it: 100 images, or a document of 15 MB."""
     paper = Media("document", "application/pdf", 14_000_000, "spec.pdf", "A" * 18_666_668)
+    policy = Policy().with_settings(compaction={"large_trigger_share": 1.0})
     for messages in (
         [build_user_message(build_picture())] * 100,
         [build_user_message(paper)],
@@ -255,7 +256,7 @@ def test_media_stage_keeps_what_the_api_accepts(api, model):
     ):
         target = get_target(api, model, window=2_000_000)
         target = replace(target, dialect=replace(target.dialect, merges_same_role=False))
-        plan = plan_request(append_messages(ConversationState(), *messages), target, Policy())
+        plan = plan_request(append_messages(ConversationState(), *messages), target, policy)
         assert (plan.record, plan.normalization, plan.notices) == ((), (), ())
 
 

@@ -34,6 +34,7 @@ class Preset(Struct, frozen=True):
 # preset: Claude Code spills large results and stops after three failed compactions, OpenClaw limits appended results.
 BARE_COMPACTION = CompactionSettings(
     goal_share=0.0,
+    large_trigger_share=1.0,
     min_gain_share=0.0,
     min_gain_tokens=0,
     max_per_answer=1_000,

@@ -49,7 +49,7 @@ BREAKER_RULE = "breaker"
 COMPACTION_LIMIT_RULE = "compaction-limit"
 """Rule of the notice that no more compactions are tried before the next answer."""
 
-LARGE_BUDGET_TOKENS, LARGE_BUDGET_SHARE = 40_000, 0.05
+LARGE_BUDGET_TOKENS, LARGE_BUDGET_SHARE = 40_000, 0.15
 """Message budget in tokens up to which ``summary.max_share`` holds, and the share of what is beyond by which an extract
 grows. What an agent needs again grows more slowly than its window: in windows of 200,000 tokens extracts of a third of
 the budget recall .1 % more of the facts and cost 4 % more. Tuned by replay."""

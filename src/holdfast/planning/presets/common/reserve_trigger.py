@@ -20,6 +20,7 @@ class ReserveTriggerRules(PolicyRules, frozen=True):
     unused_settings: ClassVar[frozenset[str]] = frozenset(
         {
             "compaction.trigger_share",
+            "compaction.large_trigger_share",
             "compaction.cold_trigger_share",
             "compaction.model_trigger_share",
             "compaction.tail_share",
