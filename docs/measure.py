@@ -1,15 +1,17 @@
 """Measure every policy on recorded sessions; write the tables of ``results.md`` and the one in the README.
 
-    uv run python docs/measure.py FILE…
+    uv run python docs/measure.py --held-out FILE… --tuned FILE…
 
-Each session is replayed at three settings; the figures are those of ``holdfast replay --json``, whose definitions are
-in ``metrics.md``. Recall at cuts does not depend on the window and is measured once. Takes some minutes on two cores.
+Held-out sessions come first: those on which no number of the policy was chosen, or numbers that would have been chosen
+without them as well (``bench/leave_one_out.py``). They are pooled by repository, and the README shows their mean. Each
+session is replayed at three settings; the figures are those of ``holdfast replay --json``, whose definitions are in
+``metrics.md``. Recall at cuts does not depend on the window and is measured once. Takes some minutes on two cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
@@ -28,15 +30,15 @@ from holdfast.replay.report import (
     HEADLINE_BUDGET,
     OUR_POLICY,
     PolicyRow,
-    ReportSubject,
     format_tokens_short,
     pool_policy_rows,
 )
+from holdfast.replay.repositories import RepositoryPool, compute_repository_means, pool_by_repository
 
 PAGE = Path(__file__).parent / "results.md"
 README = Path(__file__).parents[1] / "README.md"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
-SETTINGS = ((64_000, 10_000), (96_000, 10_000), (32_000, 3_000))
+SETTINGS = ((64_000, 10_000), (32_000, 3_000), (200_000, 10_000))
 """Windows, each with the tokens of system prompt and tools."""
 _OVER = re.compile(r"over at (\d+) cuts of ([\d,]+)")
 _PART = re.compile(r"(<!-- measured -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -142,6 +144,7 @@ def sessions(reports: Sequence[ReplayReport]) -> str:
     lines = [
         (
             name(s.file),
+            s.repository,
             s.format,
             f"{s.messages:,}",
             f"{s.steps:,}",
@@ -151,35 +154,98 @@ def sessions(reports: Sequence[ReplayReport]) -> str:
         for s in (report.subject for report in reports)
     ]
     return table(
-        ("session", "format", "messages", "answers", "largest request (append-only)", "recorded tokens / o200k tokens"),
+        (
+            "session",
+            "repository",
+            "format",
+            "messages",
+            "answers",
+            "largest request (append-only)",
+            "recorded tokens / o200k tokens",
+        ),
         lines,
     )
 
 
-def written(example: Sequence[ReplayReport], others: Sequence[Sequence[ReplayReport]]) -> str:
-    """Return all tables; ``others`` holds the reports on the real sessions for each setting."""
-    out = [f"### What was replayed\n\n{sessions([example[0], *others[0]])}"]
-    for own, reports, (window, setup_tokens) in zip(example, others, SETTINGS, strict=True):
-        out.append(f"## Window {window:,}, system prompt and tools {setup_tokens:,}\n")
+def write_tables(
+    example: Sequence[ReplayReport],
+    held_out: Sequence[Sequence[ReplayReport]],
+    tuned: Sequence[Sequence[ReplayReport]],
+) -> str:
+    """Return all tables; ``held_out`` and ``tuned`` hold the reports on those sessions for each setting."""
+    out = ["### What was replayed\n"]
+    if held_out[0]:
+        out.append(f"Held out:\n\n{sessions(held_out[0])}")
+    out.append(f"Tuned on, and our example:\n\n{sessions([*tuned[0], example[0]])}")
+    if held_out[0]:
+        out += _write_held_out_tables(held_out)
+    out.append("## Sessions that were tuned on\n")
+    for own, reports, setting in zip(example, tuned, SETTINGS, strict=True):
+        out.append(f"### {_format_setting(setting)}\n")
         out += [f"{name(report.subject.file)}\n\n{online(report.rows)}" for report in reports]
         rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
         judged = [name(report.subject.file) for report in reports if report.subject.is_judged]
         if rows:
             out.append(f"**Pool** of {', '.join(judged)}\n\n{online(rows)}")
         out.append(f"Our example session, which is not in the pool\n\n{online(own.rows)}")
-    out.append(CUTS_INTRODUCTION)
+    out.append("### Recall at cuts\n")
     out += [
-        f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in others[0] if _is_cut(report)
+        f"{name(report.subject.file)}\n\n{at_cuts(report.rows, [report])}" for report in tuned[0] if _is_cut(report)
     ]
-    rows = pool_policy_rows([(report.subject, report.rows) for report in others[0]])
+    rows = pool_policy_rows([(report.subject, report.rows) for report in tuned[0]])
     if rows:
-        out.append(f"**Pool** of all sessions above\n\n{at_cuts(rows, others[0])}")
+        out.append(f"**Pool** of the sessions that were tuned on\n\n{at_cuts(rows, tuned[0])}")
     out.append(f"Our example session, which is not in the pool\n\n{at_cuts(example[0].rows, [example[0]])}")
     return "\n".join(out)
 
 
+def _write_held_out_tables(by_setting: Sequence[Sequence[ReplayReport]]) -> Iterator[str]:
+    """Yield the tables of the sessions that nobody tuned to: the mean of their repositories, then each of these."""
+    yield "## Held-out sessions\n"
+    for reports, setting in zip(by_setting, SETTINGS, strict=True):
+        pools = pool_by_repository([(report.subject, report.rows) for report in reports])
+        if not pools:
+            continue
+        yield f"### {_format_setting(setting)}, held out\n"
+        yield f"**Mean of {len(pools)} repositories**\n\n{_format_means(pools)}"
+        for pool in pools:
+            yield f"{pool.name}, {pool.sessions} sessions pooled\n\n{online(pool.rows)}"
+    yield CUTS_INTRODUCTION
+    by_repository: dict[str, list[ReplayReport]] = {}
+    for report in by_setting[0]:
+        if _is_cut(report):
+            by_repository.setdefault(report.subject.repository, []).append(report)
+    for repository, reports in sorted(by_repository.items()):
+        rows = pool_policy_rows([(report.subject, report.rows) for report in reports])
+        yield f"{repository}, {len(reports)} sessions pooled\n\n{at_cuts(rows, reports)}"
+
+
+def _format_setting(setting: tuple[int, int]) -> str:
+    window, setup_tokens = setting
+    return f"Window {window:,}, system prompt and tools {setup_tokens:,}"
+
+
+def _format_means(pools: Sequence[RepositoryPool]) -> str:
+    """Return the table of each policy's mean over the repositories."""
+    lines = []
+    for own in compute_repository_means(pools):
+        rows = [row.figures for pool in pools if (row := pool.find_row(own.policy)) is not None]
+        cells = [
+            own.policy,
+            f"{sum(one.requests for one in rows):,}",
+            f"{sum(one.refused_requests for one in rows):,}",
+            f"{sum(one.user_words_missing for one in rows):,}",
+            _share(own.cost),
+            _share(own.online_fact_recall),
+            _share(own.worst_online_fact_recall),
+        ]
+        lines.append(_mark_own(cells))
+    head = ("policy", "requests", "refused", "user messages missing", "cost / append-only", "facts kept", "worst")
+    return table(head, lines)
+
+
 class HeadlineFigures(NamedTuple):
-    """One policy over the pool of one setting, as the README shows it."""
+    """One policy over the repositories of one setting, as the README shows it."""
 
     policy: str
     cost: float
@@ -195,23 +261,22 @@ class HeadlineFigures(NamedTuple):
 
 
 def headline(by_setting: Sequence[Sequence[ReplayReport]]) -> str:
-    """Return the table of the README, each policy over the pool of each setting, and what is to be said about it."""
+    """Return the table of the README, the mean of the repositories for each policy, and what is to be said about it."""
     by_window = sorted(zip(SETTINGS, by_setting, strict=True), key=lambda setting: setting[0])
-    figures_by_window = {
-        f"{window // 1000}k": _headline_figures([(report.subject, report.rows) for report in reports])
-        for (window, _), reports in by_window
-    }
+    figures_by_window = {}
+    for (window, _), reports in by_window:
+        pools = pool_by_repository([(report.subject, report.rows) for report in reports])
+        if pools:
+            figures_by_window[f"{window // 1000}k"] = _collect_headline_figures(pools)
     return f"{_headline_table(figures_by_window)}\n{_headline_note(figures_by_window)}"
 
 
-def _headline_figures(reports: Sequence[tuple[ReportSubject, Sequence[PolicyRow]]]) -> list[HeadlineFigures]:
-    rows = pool_policy_rows(reports)
-    base = next(row.figures.usd for row in rows if row.figures.policy == BASELINE_POLICY)
+def _collect_headline_figures(pools: Sequence[RepositoryPool]) -> list[HeadlineFigures]:
     figures = []
-    for row in rows:
-        one = row.figures
-        failed = (one.invalid_requests + one.over_window) / one.requests
-        figures.append(HeadlineFigures(one.policy, one.usd / base, one.online.fact_recall, failed))
+    for own in compute_repository_means(pools):
+        rows = [row.figures for pool in pools if (row := pool.find_row(own.policy)) is not None]
+        failed = sum(one.refused_requests for one in rows) / sum(one.requests for one in rows)
+        figures.append(HeadlineFigures(own.policy, own.cost or 0.0, own.online_fact_recall, failed))
     return figures
 
 
@@ -265,15 +330,22 @@ def _is_cut(report: ReplayReport) -> bool:
 
 def main() -> None:
     """Replay the files named on the command line and write the pages."""
-    files = [str(EXAMPLE), *sys.argv[1:]]
+    parser = argparse.ArgumentParser(description="Write the measured tables of docs/results.md and README.md.")
+    parser.add_argument("--held-out", nargs="*", default=[], metavar="FILE", help="sessions that nobody tuned to")
+    parser.add_argument("--tuned", nargs="*", default=[], metavar="FILE", help="sessions that numbers were chosen on")
+    arguments = parser.parse_args()
+    files = [str(EXAMPLE), *arguments.held_out, *arguments.tuned]
     jobs = list(product(files, SETTINGS))
     with ProcessPoolExecutor(2) as workers:
         found = list(workers.map(measured, [file for file, _ in jobs], *zip(*[own for _, own in jobs], strict=True)))
     by_setting = [[report for report, (_, own) in zip(found, jobs, strict=True) if own == one] for one in SETTINGS]
-    tables = written([reports[0] for reports in by_setting], [reports[1:] for reports in by_setting])
-    fill(PAGE, tables)
-    if len(files) > 1:
-        fill(README, headline([reports[1:] for reports in by_setting]))
+    held_out_end = 1 + len(arguments.held_out)
+    example = [reports[0] for reports in by_setting]
+    held_out = [reports[1:held_out_end] for reports in by_setting]
+    tuned = [reports[held_out_end:] for reports in by_setting]
+    fill(PAGE, write_tables(example, held_out, tuned))
+    if held_out[0]:
+        fill(README, headline(held_out))
 
 
 if __name__ == "__main__":
