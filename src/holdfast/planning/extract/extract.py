@@ -42,6 +42,7 @@ from holdfast.planning.extract.max_coverage import select_max_coverage
 from holdfast.planning.extract.previous_summary import EXTENSION_OPENING, EXTRACT_OPENING
 from holdfast.planning.extract.salience import (
     ReferenceLine,
+    ScannedLine,
     find_distinctive_references,
     scan_message,
     trace_references,
@@ -436,11 +437,10 @@ class LinePosition(NamedTuple):
 
 
 class QuotableLine(Struct, frozen=True, gc=False):
-    """A line of the head that may be quoted, and its cost in estimator tokens."""
+    """A line of the head that is quoted."""
 
     place: LinePosition
     line: ReferenceLine
-    cost: int
 
 
 def select_coverage_lines(
@@ -451,7 +451,7 @@ def select_coverage_lines(
     Return the lines in the order of the head, with headings that name their source, all within ``budget`` estimator
     tokens, and the references that they cover.
     """
-    chosen = _select_quotes(_find_quotable_lines(head, weights), weights, budget)
+    chosen = _select_quotes(head, weights, budget)
     sources = _describe_sources(head, chosen)
 
     def render_best_quotes(count: int) -> list[str]:
@@ -481,26 +481,27 @@ def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Re
     return unshown_references
 
 
-def _find_quotable_lines(head: Sequence[SizedMessage], weights: dict[Reference, float]) -> list[QuotableLine]:
-    """Return each distinct line that holds a reference among ``weights``, at the newest place where it stood."""
-    newest: dict[str, tuple[int, tuple[int, int, ReferenceLine]]] = {}
-    has_no_weight = weights.keys().isdisjoint
+def _select_quotes(head: Sequence[SizedMessage], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:
+    """Return the lines of ``head`` that are worth their cost, the best first, as many as are within the budget.
+
+    A line that stands in several places is quoted from the newest one.
+    """
+    # Whole messages are merged at once: a head has some ten thousand lines, and each compaction merges all of them.
+    newest_lines: dict[str, ScannedLine] = {}
+    message_indexes: dict[str, int] = {}
     for message_index, sized_message in enumerate(head):
-        for found in scan_message(sized_message).lines:
-            line = found[2]
-            if not has_no_weight(line.refs):
-                newest[line.text] = message_index, found
-    quotable_lines: list[QuotableLine] = []
-    for message_index, (part_index, line_number, line) in newest.values():
-        position = LinePosition(message_index, part_index, line_number)
-        quotable_lines.append(QuotableLine(position, line, line.cost + LINE_OVERHEAD_TOKENS))
-    return quotable_lines
+        lines = scan_message(sized_message).lines
+        newest_lines.update(lines)
+        message_indexes.update(dict.fromkeys(lines, message_index))
 
-
-def _select_quotes(quotes: list[QuotableLine], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:
-    """Return the quotes that are worth their cost, the best first, as many as are within the budget."""
-    candidates = [(quote.line.refs, quote.cost) for quote in quotes]
-    return [quotes[index] for index in select_max_coverage(candidates, dict(weights), budget, MIN_LINE_WORTH)]
+    candidates = [(found.line.refs, found.line.cost + LINE_OVERHEAD_TOKENS) for found in newest_lines.values()]
+    found_lines = list(newest_lines.values())
+    quotes: list[QuotableLine] = []
+    for number in select_max_coverage(candidates, dict(weights), budget, MIN_LINE_WORTH):
+        part_index, line_number, line = found_lines[number]
+        position = LinePosition(message_indexes[line.text], part_index, line_number)
+        quotes.append(QuotableLine(position, line))
+    return quotes
 
 
 def _describe_sources(head: Sequence[SizedMessage], quotes: Iterable[QuotableLine]) -> dict[tuple[int, int], str]:

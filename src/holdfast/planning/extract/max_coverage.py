@@ -38,12 +38,15 @@ def select_max_coverage(
 
     # Lazy greedy (Minoux 1978): a gain only shrinks as references get covered, so the remembered gain is an upper
     # bound. If the recomputed gain of the top candidate still equals it, no other can be better and none need be
-    # recomputed. Gains are negated because heapq keeps the smallest on top; ties go to the earlier candidate.
+    # recomputed; a candidate that adds too little at first never adds more. Gains are negated because heapq keeps the
+    # smallest on top; ties go to the earlier candidate.
     heap = []
     for number, (refs, cost) in enumerate(candidates):
-        heap.append((-sum(map(get_weight, refs, repeat(0.0))) / cost, number))
+        gain = sum(map(get_weight, refs, repeat(0.0))) / cost
+        if gain > min_gain:
+            heap.append((-gain, number))
     heapq.heapify(heap)
-    min_cost = min((cost for _, cost in candidates), default=0)
+    min_cost = min((candidates[number][1] for _, number in heap), default=0)
     skipped_count = 0
     while heap and budget >= min_cost:
         remembered_loss, number = heap[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -125,13 +126,9 @@ def _iter_distinctive_references(text: str) -> Iterator[Reference]:
                 yield ref
 
 
-def find_message_references(sized_message: SizedMessage) -> dict[Reference, None]:
-    """Return the distinctive references of a message as keys, in order of appearance."""
-    refs: dict[Reference, None] = {}
-    for text in iter_reference_texts(sized_message.message):
-        for ref in find_distinctive_references(text):
-            refs[ref] = None
-    return refs
+def find_message_references(sized_message: SizedMessage) -> frozenset[Reference]:
+    """Return the distinctive references of a message."""
+    return frozenset().union(*map(find_distinctive_references, iter_reference_texts(sized_message.message)))
 
 
 @cache_by_text(estimate_reference_memory)
@@ -149,14 +146,26 @@ def find_message_list_references(sized_message: SizedMessage) -> frozenset[Refer
     return frozenset().union(*[find_list_references(text) for text in iter_reference_texts(sized_message.message)])
 
 
-class MessageScan(Struct, frozen=True, gc=False):
-    """The references of a message, and its lines that hold any: all that depends on nothing but the message."""
+class ScannedLine(NamedTuple):
+    """A line of a message and where it stands there."""
 
-    refs: tuple[Reference, ...]
-    """In order of appearance."""
+    part_index: int
+    """Index among the parts of ``merge_adjacent_texts``."""
+    line_number: int
+    """Number among the lines of the part."""
+    line: ReferenceLine
+
+
+class MessageScan(Struct, frozen=True, gc=False):
+    """The references of a message, and its lines that hold any: all that depends on nothing but the message.
+
+    Sets and dicts, because each compaction merges those of the whole head: merging them hashes no item again.
+    """
+
+    refs: frozenset[Reference]
     list_refs: frozenset[Reference]
-    lines: tuple[tuple[int, int, ReferenceLine], ...]
-    """Each with the index of its part (of ``merge_adjacent_texts``) and its number among the lines of that part."""
+    lines: Mapping[str, ScannedLine]
+    """The distinct lines by their text, each at the last place where it stands."""
 
 
 _SCANNED_LINE_BYTES, _BYTES_PER_TOKEN = 256, 5
@@ -171,17 +180,17 @@ def _estimate_scan_memory(sized_message: SizedMessage, scan: MessageScan) -> int
 @cache_by_identity(_estimate_scan_memory)
 def scan_message(sized_message: SizedMessage) -> MessageScan:
     """Find the references and lines of a message. Most messages of a head were there at the last compaction."""
-    lines: list[tuple[int, int, ReferenceLine]] = []
+    lines: dict[str, ScannedLine] = {}
     for part_index, part in enumerate(merge_adjacent_texts(sized_message.message)):
         line_number = 0
         for text in iter_part_texts(part):
             for line in find_reference_lines(text):
                 line_number += 1
-                lines.append((part_index, line_number, line))
+                lines[line.text] = ScannedLine(part_index, line_number, line)
     refs = find_message_references(sized_message)
     # A line that is cut in a word may hold a reference that the message does not.
     list_refs = find_message_list_references(sized_message).intersection(refs)
-    return MessageScan(tuple(refs), list_refs, tuple(lines))
+    return MessageScan(refs, list_refs, lines)
 
 
 def trace_references(sized_messages: Sequence[SizedMessage]) -> dict[Reference, ReferenceUse]:
