@@ -40,7 +40,7 @@ from holdfast.messages.references import (
     iter_part_texts,
     iter_reference_texts,
 )
-from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.extract.max_coverage import PlainCandidate, select_max_coverage
 from holdfast.replay import conditional_compression as gain
 from holdfast.replay.evidence import KEPT_SCORE, TextIndex, iter_excerpts
 from holdfast.replay.recall import drop_background, find_answer_positions, find_references, iter_used_texts
@@ -479,7 +479,7 @@ def choose_oracle_lines(
     # All references weigh the same; the cost of a line is its length.
     references_by_line = _find_candidate_lines(texts_by_reference, lookup)
     lines = list(references_by_line)
-    candidates = [(references, counter(line) + LINE_COST) for line, references in references_by_line.items()]
+    candidates = [PlainCandidate(refs, counter(line) + LINE_COST) for line, refs in references_by_line.items()]
     equal_weights = dict.fromkeys(texts_by_reference, 1.0)
     chosen_indexes = select_max_coverage(candidates, equal_weights, budget)
     return [lines[index] for index in sorted(chosen_indexes)]

@@ -108,7 +108,7 @@ def test_extension_tells_only_of_new_messages_and_repeats_no_line():
     steps = [build_step(number) for number in range(12)]
     head = [build_sized_message(message) for step in steps for message in step]
     extract = build_extract(head[:16], head[16:], 4_000)
-    extension = build_extension(head, 8, (), 2_000, extract)
+    extension = build_extension(head, 8, (), 2_000, [extract])
     assert extension.startswith(EXTENSION_OPENING)
     assert "src/store/part_9.py" in extension
     assert "- src/store/part_2.py" not in extension
@@ -125,7 +125,7 @@ def test_extension_that_comes_back_is_not_the_users(joined):
         for message in [Message.from_text("user", "Tidy up."), *[message for step in steps for message in step]]
     ]
     extract = build_extract(head[:17], head[17:], 4_000)
-    texts = [extract, build_extension(head, 8, (), 2_000, extract)]
+    texts = [extract, build_extension(head, 8, (), 2_000, [extract])]
     if joined:
         texts = ["\n\n".join(texts)]
     returned = build_sized_message(Message("user", tuple(map(Text, texts))))

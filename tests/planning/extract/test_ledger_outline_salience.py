@@ -20,7 +20,7 @@ from holdfast.planning.extract.ledger import (
     format_file_lines,
     list_tool_actions,
 )
-from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.extract.max_coverage import PlainCandidate, select_max_coverage
 from holdfast.planning.extract.outline import build_text_outline
 from holdfast.planning.extract.salience import (
     ReferenceUse,
@@ -108,11 +108,11 @@ def test_select_max_coverage_takes_the_best_weight_per_cost_first():
     """Candidates are taken by weight per cost, each reference counts once, and the budget is never exceeded."""
     weights = {make_id_reference("a"): 3.0, make_id_reference("b"): 2.0, make_id_reference("c"): 1.0}
     candidates = [
-        ([make_id_reference("a"), make_id_reference("b")], 10),
-        ([make_id_reference("a")], 2),
-        ([make_id_reference("c")], 1),
-        ([make_id_reference("b")], 4),
-        ([make_id_reference("x")], 1),
+        PlainCandidate([make_id_reference("a"), make_id_reference("b")], 10),
+        PlainCandidate([make_id_reference("a")], 2),
+        PlainCandidate([make_id_reference("c")], 1),
+        PlainCandidate([make_id_reference("b")], 4),
+        PlainCandidate([make_id_reference("x")], 1),
     ]
     uncovered = dict(weights)
     assert list(select_max_coverage(candidates, uncovered, 20)) == [1, 2, 3]
@@ -125,22 +125,35 @@ def test_select_max_coverage_takes_the_best_weight_per_cost_first():
 names = st.lists(st.sampled_from("abcdefg"), max_size=3).map(lambda found: [make_id_reference(name) for name in found])
 
 
-@given(st.lists(st.tuples(names, st.integers(1, 9)), max_size=8), st.integers(0, 30))
-def test_select_max_coverage_is_greedy(candidates, budget):
-    """Each selected candidate has the most uncovered weight per cost among those that still fit, and covers something
-    new.
+@given(
+    st.lists(st.builds(PlainCandidate, names, st.integers(1, 9)), max_size=8),
+    st.integers(0, 30),
+    st.sampled_from([0.0, 1.0, 2.0]),
+)
+def test_select_max_coverage_is_greedy(candidates, budget, min_gain):
+    """Each selected candidate has the most uncovered weight per cost among those that still fit, and more than asked.
+
+    In the end no candidate is left that fits and has as much.
     """
+
+    def compute_gains():
+        gains = []
+        for candidate in candidates:
+            fits = candidate.cost <= budget - spent
+            weight = sum(uncovered.get(reference, 0.0) for reference in candidate.refs)
+            gains.append(weight / candidate.cost if fits else 0.0)
+        return gains
+
     weights = {make_id_reference(name): float(number + 1) for number, name in enumerate("abcdefg")}
     uncovered, spent = dict(weights), 0
-    for number in select_max_coverage(candidates, dict(weights), budget):
-        gains = [sum(uncovered.get(reference, 0.0) for reference in refs) / cost for refs, cost in candidates]
-        fitting = [gain for gain, (_, cost) in zip(gains, candidates, strict=True) if cost <= budget - spent]
-        assert gains[number] == pytest.approx(max(fitting))
-        assert gains[number] > 0
-        refs, cost = candidates[number]
-        spent += cost
-        for reference in refs:
+    for number in select_max_coverage(candidates, dict(weights), budget, min_gain):
+        gains = compute_gains()
+        assert gains[number] == pytest.approx(max(gains))
+        assert gains[number] > min_gain
+        spent += candidates[number].cost
+        for reference in candidates[number].refs:
             uncovered.pop(reference, None)
+    assert max(compute_gains(), default=0.0) <= min_gain
     assert spent <= budget
 
 
@@ -272,10 +285,12 @@ def test_find_reference_lines_cleans_and_deduplicates_lines():
 
 def test_weigh_reference_prefers_frequent_and_recent_use():
     """More uses, a later use and a place in a list each raise the weight of a reference; a hash weighs least."""
-    base = ReferenceUse(message_count=3, use_count=1, last_position=5_000, last_used_position=5_000)
-    often = ReferenceUse(message_count=3, use_count=3, last_position=5_000, last_used_position=5_000)
-    late = ReferenceUse(message_count=3, use_count=1, last_position=9_000, last_used_position=9_000)
-    plan_ = ReferenceUse(message_count=3, use_count=1, last_position=5_000, last_used_position=5_000, in_list_item=True)
+    base = ReferenceUse(is_repeated=True, use_count=1, last_position=5_000, last_used_position=5_000)
+    often = ReferenceUse(is_repeated=True, use_count=3, last_position=5_000, last_used_position=5_000)
+    late = ReferenceUse(is_repeated=True, use_count=1, last_position=9_000, last_used_position=9_000)
+    plan_ = ReferenceUse(
+        is_repeated=True, use_count=1, last_position=5_000, last_used_position=5_000, in_list_item=True
+    )
     name = ("id", "load_config")
     assert all(weigh_reference(name, use, 10_000) > weigh_reference(name, base, 10_000) for use in (often, late, plan_))
     assert (
@@ -292,7 +307,8 @@ def test_trace_references_counts_use_apart_from_appearance():
         Message("tool", (ToolResult("t", "", (Text("old_name load_config"),)),)),
     ]
     found = trace_references([build_sized_message(message) for message in history])
-    assert (found["id", "load_config"].message_count, found["id", "load_config"].use_count) == (2, 1)
+    assert (found["id", "load_config"].is_repeated, found["id", "load_config"].use_count) == (True, 1)
+    assert not found["id", "old_name"].is_repeated
     assert (found["id", "old_name"].use_count, found["id", "old_name"].last_used_position) == (0, -1)
     assert set(find_distinctive_references("load_config")) == {("id", "load_config")}
 

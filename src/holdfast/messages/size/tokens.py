@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
@@ -23,6 +23,8 @@ from holdfast.messages.size.token_weights import (
 )
 from holdfast.messages.sized_message import EMPTY_HASHER, SizedMessage
 from holdfast.messages.text.text_cuts import encode_in_pieces
+
+T = TypeVar("T")
 
 MESSAGE_OVERHEAD = 8
 """Tokens of a message beside its content: role and delimiters (measured on recorded sessions, docs/estimator.md)."""
@@ -67,6 +69,19 @@ def estimate_line_tokens(line: str) -> int:
 @lru_cache(1 << 14)
 def _estimate_short_line(line: str) -> int:
     return estimate_text_tokens(line)
+
+
+def estimate_tokens_by_text(texts: Iterable[str]) -> list[int]:
+    """Return ``estimate_text_tokens`` of each of ``texts``, which are short: they are weighed together.
+
+    A weighing has a fixed cost, which is larger than that of a line.
+    """
+    tokens: list[int] = []
+    encoded_texts = [text.encode("utf-8", "surrogatepass") for text in texts]
+    for group in _group_by_block(encoded_texts, len):
+        for text, units in zip(group, count_token_units_by_text(group), strict=True):
+            tokens.append(_units_to_tokens(units) if text else 0)
+    return tokens
 
 
 _LONG_TEXT_CHARS = 1 << 20
@@ -143,23 +158,24 @@ def measure_messages(messages: Iterable[Message]) -> Iterator[tuple[int, bytes]]
 
     Short messages are weighed together: weighing has a fixed cost that is larger than that of a short text.
     """
-    for group in _group_by_block(map(_measure_partially, messages)):
+    for group in _group_by_block(map(_measure_partially, messages), lambda measure: len(measure.unweighed_text)):
         units_by_text = count_token_units_by_text([measure.unweighed_text for measure in group])
         for measure, units in zip(group, units_by_text, strict=True):
             text_tokens = _units_to_tokens(units) if measure.unweighed_text else 0
             yield measure.weighed_tokens + text_tokens, measure.digest
 
 
-def _group_by_block(measures: Iterable[_PartialMeasure]) -> Iterator[list[_PartialMeasure]]:
-    """Yield ``measures`` in groups whose texts, joined by line ends, fit into one block."""
-    group: list[_PartialMeasure] = []
+def _group_by_block(items: Iterable[T], measure_bytes: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield ``items`` in groups whose texts, joined by line ends, fit into one block."""
+    group: list[T] = []
     length = 0
-    for measure in measures:
-        length += len(measure.unweighed_text) + 1
+    for item in items:
+        item_length = measure_bytes(item) + 1
+        length += item_length
         if length > BLOCK_BYTES:
             yield group
-            group, length = [], len(measure.unweighed_text) + 1
-        group.append(measure)
+            group, length = [], item_length
+        group.append(item)
     yield group
 
 

@@ -11,6 +11,7 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -41,8 +42,8 @@ from holdfast.planning.extract.ledger import (
 from holdfast.planning.extract.max_coverage import select_max_coverage
 from holdfast.planning.extract.previous_summary import EXTENSION_OPENING, EXTRACT_OPENING
 from holdfast.planning.extract.salience import (
-    ReferenceLine,
-    ScannedLine,
+    LINE_OVERHEAD_TOKENS,
+    QuotableLine,
     find_distinctive_references,
     scan_message,
     trace_references,
@@ -64,8 +65,6 @@ SUPPLEMENT_OPENING = "Beside the summary, from the log and verbatim:"
 # Content of the section "Next Steps", with a kept tail and without one.
 _CONTINUE_BELOW_TEXT = "(continue from the messages below)"
 _NO_TAIL_TEXT = "(no messages follow: continue with the newest request above)"
-LINE_OVERHEAD_TOKENS = 2
-"""Estimator tokens of a line beside its text: its bullet and line end."""
 EXTRACT_FRAME_TOKENS = 80
 """Estimator tokens of the preface and the headings of a short extract, about."""
 SECTION_HEADING_TOKENS = 7
@@ -122,9 +121,9 @@ def build_extension(
     new_count: int,
     tail: Sequence[SizedMessage],
     budget: int,
-    shown_text: str,
+    shown_texts: Sequence[str],
 ) -> str:
-    """Extend the extract in ``shown_text`` by the last ``new_count`` messages of ``head``, in ``budget`` tokens.
+    """Extend the extract in ``shown_texts`` by the last ``new_count`` messages of ``head``, in ``budget`` tokens.
 
     The extension tells what the agent did in these messages, and quotes lines of the whole head for references that
     neither the extract nor ``tail`` shows. The new messages hold no words of the user. Sizes are estimator tokens.
@@ -138,7 +137,7 @@ def build_extension(
     sections = _list_agent_sections(new_messages, new_actions, budget)
     scanned_head = take_newest_messages(head, MAX_SCANNED_TOKENS)
     sections = _add_quoted_lines(
-        sections, scanned_head, new_actions, tail, budget, budget, render_extension, shown_text
+        sections, scanned_head, new_actions, tail, budget, budget, render_extension, shown_texts
     )
     return render_extension(sections)
 
@@ -200,7 +199,7 @@ def _collect_extract_sections(
     sections = _quote_user_in_sections(sections, user_quotes)
 
     sections = _add_quoted_lines(
-        sections, scanned_head, actions, tail, budget, section_budget, render_sections, visible_text
+        sections, scanned_head, actions, tail, budget, section_budget, render_sections, [visible_text]
     )
 
     # What is left goes to the user's words: counted to the last token where these are much of the head, since there
@@ -252,24 +251,24 @@ def _add_quoted_lines(
     budget: int,
     section_budget: int,
     render_sections: SectionsRenderer,
-    visible_text: str,
+    visible_texts: Sequence[str],
 ) -> ExtractSections:
     """Return ``sections`` with lines of ``head``, and with pointers to results of ``actions``.
 
     Lines come after the other sections: they get what those leave of ``budget``, and need not repeat a reference that
-    is mentioned there, in ``tail`` or in ``visible_text``. Pointers come last, for references that no line covers.
+    is mentioned there, in ``tail`` or in ``visible_texts``. Pointers come last, for references that no line covers.
     """
     pointer_tokens = int(section_budget * SUMMARY_POINTER_SHARE)
     # The headings of lines and pointers are still to come.
     spent = estimate_text_tokens(render_sections(sections)) + 2 * SECTION_HEADING_TOKENS
-    shown_refs = _collect_shown_references(tail, [visible_text, *sections.texts])
+    shown_refs = _collect_shown_references(tail, [*visible_texts, *sections.texts])
     weights = _weigh_unshown_references(head, shown_refs)
     quotes, covered_refs = select_coverage_lines(head, weights, budget - spent - pointer_tokens)
     open_weights = {}
     for ref, weight in weights.items():
         if ref not in covered_refs:
             open_weights[ref] = weight
-    shown_text = "\n".join([visible_text, *sections.texts, *quotes])
+    shown_text = "\n".join([*visible_texts, *sections.texts, *quotes])
     all_pointers = select_result_pointers(head, actions, open_weights, shown_text)
     return replace(sections, quotes=quotes, pointers=_take_within_budget(all_pointers, pointer_tokens))
 
@@ -428,19 +427,21 @@ def _find_decisions(messages: Sequence[Message]) -> list[str]:
 # -- coverage lines ----------------------------------------------------------------------------------------------------
 
 
-class LinePosition(NamedTuple):
-    """Where a line stands in the head: its message, the part in it, and the line's number in that part."""
-
-    message_index: int
-    part_index: int
-    line_number: int
-
-
-class QuotableLine(Struct, frozen=True, gc=False):
+class Quote(NamedTuple):
     """A line of the head that is quoted."""
 
-    place: LinePosition
-    line: ReferenceLine
+    message_index: int
+    line: QuotableLine
+
+    @property
+    def source(self) -> tuple[int, int]:
+        """The part that it comes from: the index of its message, and its index in that."""
+        return self.message_index, self.line.part_index
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it stands in the head, to sort by."""
+        return self.message_index, self.line.part_index, self.line.line_number
 
 
 def select_coverage_lines(
@@ -455,7 +456,7 @@ def select_coverage_lines(
     sources = _describe_sources(head, chosen)
 
     def render_best_quotes(count: int) -> list[str]:
-        return _group_quotes_by_source(sources, sorted(chosen[:count], key=lambda quote: quote.place))
+        return _group_quotes_by_source(sources, sorted(chosen[:count], key=attrgetter("place")))
 
     def estimate_best_quotes(count: int) -> int:
         return estimate_text_tokens("\n".join(render_best_quotes(count)))
@@ -481,45 +482,43 @@ def _weigh_unshown_references(head: Sequence[SizedMessage], visible_refs: set[Re
     return unshown_references
 
 
-def _select_quotes(head: Sequence[SizedMessage], weights: dict[Reference, float], budget: int) -> list[QuotableLine]:
+def _select_quotes(head: Sequence[SizedMessage], weights: dict[Reference, float], budget: int) -> list[Quote]:
     """Return the lines of ``head`` that are worth their cost, the best first, as many as are within the budget.
 
     A line that stands in several places is quoted from the newest one.
     """
     # Whole messages are merged at once: a head has some ten thousand lines, and each compaction merges all of them.
-    newest_lines: dict[str, ScannedLine] = {}
+    newest_lines: dict[str, QuotableLine] = {}
     message_indexes: dict[str, int] = {}
     for message_index, sized_message in enumerate(head):
         lines = scan_message(sized_message).lines
         newest_lines.update(lines)
         message_indexes.update(dict.fromkeys(lines, message_index))
 
-    candidates = [(found.line.refs, found.line.cost + LINE_OVERHEAD_TOKENS) for found in newest_lines.values()]
-    found_lines = list(newest_lines.values())
-    quotes: list[QuotableLine] = []
+    candidates = list(newest_lines.values())
+    quotes: list[Quote] = []
     for number in select_max_coverage(candidates, dict(weights), budget, MIN_LINE_WORTH):
-        part_index, line_number, line = found_lines[number]
-        position = LinePosition(message_indexes[line.text], part_index, line_number)
-        quotes.append(QuotableLine(position, line))
+        line = candidates[number]
+        quotes.append(Quote(message_indexes[line.text], line))
     return quotes
 
 
-def _describe_sources(head: Sequence[SizedMessage], quotes: Iterable[QuotableLine]) -> dict[tuple[int, int], str]:
+def _describe_sources(head: Sequence[SizedMessage], quotes: Iterable[Quote]) -> dict[tuple[int, int], str]:
     """Return the heading of each part of ``head`` that ``quotes`` come from, by its message and its index in that."""
     calls = {call.id: call for sized_message in head for call in sized_message.message.calls}
     sources: dict[tuple[int, int], str] = {}
-    for message_index, part_index in {quote.place[:2] for quote in quotes}:
+    for message_index, part_index in {quote.source for quote in quotes}:
         part = merge_adjacent_texts(head[message_index].message)[part_index]
         sources[message_index, part_index] = _describe_source(part, calls)
     return sources
 
 
-def _group_quotes_by_source(sources: dict[tuple[int, int], str], quotes: Sequence[QuotableLine]) -> list[str]:
+def _group_quotes_by_source(sources: dict[tuple[int, int], str], quotes: Sequence[Quote]) -> list[str]:
     """Return the lines of ``quotes`` in their order, with a heading wherever they come from another call or result."""
     lines: list[str] = []
     current_source = ""
     for quote in quotes:
-        source = sources[quote.place[:2]]
+        source = sources[quote.source]
         if source and source != current_source:
             lines.append(f"[{source}]")
             current_source = source
@@ -541,6 +540,15 @@ def _describe_source(part: Part, calls: dict[str, ToolCall]) -> str:
 # -- pointers ----------------------------------------------------------------------------------------------------------
 
 
+class _PointerCandidate(Struct, frozen=True):
+    """An action whose result may be pointed at, and the references that nothing else covers."""
+
+    action: ToolAction
+    refs: list[Reference]
+    cost: int = 1
+    """The same for all: how many fit is decided by the caller, who takes them while its budget lasts."""
+
+
 def select_result_pointers(
     head: Sequence[SizedMessage],
     actions: Sequence[ToolAction],
@@ -558,7 +566,7 @@ def select_result_pointers(
         for result in sized_message.message.results:
             result_texts[result.call_id] = get_result_text(result)[:RECALL_POINTER_CHARS]
 
-    candidates: list[tuple[ToolAction, list[Reference]]] = []
+    candidates: list[_PointerCandidate] = []
     for action in actions:
         text = result_texts.get(action.call_id, "")
         refs = [ref for ref in find_distinctive_references(text) if ref in remaining_weights]
@@ -566,12 +574,10 @@ def select_result_pointers(
             for ref in refs:
                 del remaining_weights[ref]
         elif refs:
-            candidates.append((action, refs))
+            candidates.append(_PointerCandidate(action, refs))
 
-    # Each candidate costs 1: how many fit is decided by the caller, who takes them while its budget lasts.
-    coverage_candidates = [(refs, 1) for _, refs in candidates]
-    for index in select_max_coverage(coverage_candidates, remaining_weights, len(candidates)):
-        action = candidates[index][0]
+    for index in select_max_coverage(candidates, remaining_weights, len(candidates)):
+        action = candidates[index].action
         if action.is_file_action:
             yield action.subject
         else:

@@ -12,7 +12,7 @@ from holdfast.planning.extract.constants import (
     OUTLINE_SAMPLES,
     REFERENCE_KIND_WEIGHTS,
 )
-from holdfast.planning.extract.max_coverage import select_max_coverage
+from holdfast.planning.extract.max_coverage import PlainCandidate, select_max_coverage
 
 
 def build_text_outline(
@@ -30,7 +30,7 @@ def build_text_outline(
     if chars <= 0:
         return []
     common_names = load_common_references()
-    candidates: list[tuple[list[Reference], int]] = []
+    candidates: list[PlainCandidate] = []
     numbered_lines: list[str] = []
     weights: dict[Reference, float] = {}
     for number, line in _sample_numbered_lines(text, first, start, len(text) if stop is None else stop):
@@ -44,7 +44,7 @@ def build_text_outline(
             weights[ref] = REFERENCE_KIND_WEIGHTS.get(ref[0], 1.0)
         numbered_line = f"{number}: {short_line}"
         numbered_lines.append(numbered_line)
-        candidates.append((refs, len(numbered_line) + 1))  # with its line end
+        candidates.append(PlainCandidate(refs, len(numbered_line) + 1))  # with its line end
     chosen = sorted(select_max_coverage(candidates, weights, chars))
     return [numbered_lines[index] for index in chosen]
 

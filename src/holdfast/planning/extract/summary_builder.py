@@ -117,14 +117,20 @@ def extend_compaction(builder: PlanBuilder, keep: int, max_tokens: float) -> Com
     new_messages = state.history.messages.slice(state.view.first_kept, keep)
     if not lasting_texts or not all(map(_is_agents_own, new_messages)):
         return None
+    estimator_tokens = builder.to_estimator_tokens(max_tokens)
+    lasting_tokens = sum(map(estimate_text_tokens, lasting_texts))
+    min_room = MIN_EXTENSION_SHARE * estimator_tokens
+    # Whatever else the summary has only takes room: where there is too little without it, it need not be collected.
+    if estimator_tokens - lasting_tokens < min_room:
+        return None
     head = expand_returned_extracts(build_head_messages(builder, keep))
     extras = _collect_extras(builder, head, keep, max_tokens)
-    room = extras.summary_budget - sum(map(estimate_text_tokens, lasting_texts))
-    if room < MIN_EXTENSION_SHARE * builder.to_estimator_tokens(max_tokens):
+    room = extras.summary_budget - lasting_tokens
+    if room < min_room:
         return None
     tail = state.history.sized_messages.slice(keep)
-    shown_text = "\n".join([*lasting_texts, *extras.texts])
-    extension = build_extension(head, len(new_messages), tail, int(EXTENSION_SHARE * room), shown_text)
+    shown_texts = [*lasting_texts, *extras.texts]
+    extension = build_extension(head, len(new_messages), tail, int(EXTENSION_SHARE * room), shown_texts)
     return _make_compaction(builder, keep, [*lasting_texts, extension, *extras.texts])
 
 
