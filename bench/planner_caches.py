@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.messages import references
 from holdfast.planning.extract import ledger, salience
+from holdfast.planning.open_work import find_open_work
 
 
 def clear_planner_caches() -> None:
@@ -14,6 +15,7 @@ def clear_planner_caches() -> None:
         salience.find_distinctive_references,
         salience.find_list_references,
         salience.scan_message,
+        find_open_work.read_exchange,
         ledger.find_first_error,
         ledger.find_subject,
         ledger.ends_with_failure,

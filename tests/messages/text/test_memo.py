@@ -71,7 +71,7 @@ def test_cache_by_identity_is_right_and_stays_within_its_bytes(numbers, limit):
     """Equal objects are no reason to confuse two: the value is that of the object given, and the limit holds."""
     alive = WeakSet()
 
-    @cache_by_identity(lambda _, value: value.bytes, limit)
+    @cache_by_identity(lambda value, _: value.bytes, limit)
     def compute(key):
         value = Value("x" * key[0])
         alive.add(value)
@@ -98,6 +98,22 @@ def test_cache_by_identity_computes_what_fits_once(numbers):
         return key[0]
 
     assert [compute(keys[number]) for number in numbers] == numbers
+    assert set(counts.values()) <= {1}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5))))
+def test_cache_by_identity_tells_several_objects_apart(pairs):
+    """A result of several objects is that of these objects in this order, and is computed once."""
+    counts = Counter()
+    keys = [[number] for number in range(6)]
+
+    @cache_by_identity(lambda *_: 0)
+    def compute(first, second):
+        counts[first[0], second[0]] += 1
+        return first[0], second[0]
+
+    for first, second in pairs:
+        assert compute(keys[first], keys[second]) == (first, second)
     assert set(counts.values()) <= {1}
 
 

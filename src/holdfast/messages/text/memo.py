@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, update_wrapper
 from sys import getsizeof
-from typing import Generic, TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-K = TypeVar("K")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_CACHE_BYTES = 16 << 20
@@ -77,15 +77,15 @@ def cache_by_text(
     return partial(CachedTextFunction, size=size, max_bytes=max_bytes)
 
 
-class CachedObjectFunction(Generic[K, T]):
-    """A pure function of an immutable object that caches its results by the object's identity.
+class CachedObjectFunction(Generic[P, T]):
+    """A pure function of one or more immutable objects that caches its results by the objects' identities.
 
     A message has no text that stands for all of it, and hashing its parts takes as long as many results. The cache
-    keeps the object alive, so no other one can get its identity meanwhile; ``size`` counts both. Bytes, generations and
-    threads are as in ``CachedTextFunction``.
+    keeps the objects alive, so no others can get their identities meanwhile; ``size`` is called with the result and
+    the objects, and counts all of them. Bytes, generations and threads are as in ``CachedTextFunction``.
     """
 
-    def __init__(self, make: Callable[[K], T], size: Callable[[K, T], int], max_bytes: int) -> None:
+    def __init__(self, make: Callable[P, T], size: Callable[Concatenate[T, P], int], max_bytes: int) -> None:
         self._make = make
         self._size = size
         self._half = max_bytes // 2
@@ -94,33 +94,34 @@ class CachedObjectFunction(Generic[K, T]):
 
     def cache_clear(self) -> None:
         """Drop all cached results."""
-        self._young: dict[int, tuple[K, T, int]] = {}
-        self._old: dict[int, tuple[K, T, int]] = {}
+        self._young: dict[tuple[int, ...], tuple[tuple[object, ...], T, int]] = {}
+        self._old: dict[tuple[int, ...], tuple[tuple[object, ...], T, int]] = {}
         self._bytes = 0
 
-    def __call__(self, key: K) -> T:
-        """Return the function's result for ``key``."""
-        entry = self._young.get(id(key))
+    def __call__(self, *objects: P.args, **no_names: P.kwargs) -> T:
+        """Return the function's result for ``objects``, which are given by position."""
+        key = tuple(map(id, objects))
+        entry = self._young.get(key)
         if entry is None:
-            entry = self._old.get(id(key))
+            entry = self._old.get(key)
             if entry is None:
-                value = self._make(key)
-                entry = key, value, self._size(key, value) + CACHE_ENTRY_BYTES
-            self._store_entry(entry)
+                value = self._make(*objects, **no_names)
+                entry = objects, value, self._size(value, *objects, **no_names) + CACHE_ENTRY_BYTES
+            self._store_entry(key, entry)
         return entry[1]
 
-    def _store_entry(self, entry: tuple[K, T, int]) -> None:
-        key, _, size = entry
+    def _store_entry(self, key: tuple[int, ...], entry: tuple[tuple[object, ...], T, int]) -> None:
+        size = entry[2]
         if size > self._half:
             return
         if self._bytes + size > self._half:
             self._young, self._old, self._bytes = {}, self._young, 0
-        self._young[id(key)] = entry
+        self._young[key] = entry
         self._bytes += size
 
 
 def cache_by_identity(
-    size: Callable[[K, T], int], max_bytes: int = DEFAULT_CACHE_BYTES
-) -> Callable[[Callable[[K], T]], CachedObjectFunction[K, T]]:
-    """Decorate a function of an immutable object so that it caches its results; ``size`` returns their bytes."""
+    size: Callable[Concatenate[T, P], int], max_bytes: int = DEFAULT_CACHE_BYTES
+) -> Callable[[Callable[P, T]], CachedObjectFunction[P, T]]:
+    """Decorate a function of immutable objects so that it caches its results; ``size`` returns their bytes."""
     return partial(CachedObjectFunction, size=size, max_bytes=max_bytes)

@@ -190,7 +190,7 @@ _SCANNED_LINE_BYTES, _BYTES_PER_TOKEN = 256, 5
 """Bytes in memory of a line of a scan with its position, and of a message for each token. They bound the memo."""
 
 
-def _estimate_scan_memory(sized_message: SizedMessage, scan: MessageScan) -> int:
+def _estimate_scan_memory(scan: MessageScan, sized_message: SizedMessage) -> int:
     size = _BYTES_PER_TOKEN * sized_message.tokens + _SCANNED_LINE_BYTES * len(scan.lines)
     return size + REFERENCE_BYTES * (len(scan.refs) + len(scan.list_refs))
 

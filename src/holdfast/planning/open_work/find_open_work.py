@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, Part, Text, ToolCall, ToolResult
+from holdfast.messages.text.memo import cache_by_identity
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.planning.open_work.conventions.claude_code import CLAUDE_CODE
 from holdfast.planning.open_work.conventions.codex import CODEX
@@ -43,6 +44,8 @@ several. Their words differ enough that none reads another's."""
 
 _MAX_MESSAGE_CHARS = 200
 """Characters of a waiting message of the user that an item keeps."""
+_EVENT_BYTES = 512
+"""Bytes in memory of an event with its texts, about. They bound the memo."""
 # An approval of OpenAI's MCP tools; the response is a message with the id of the request.
 _APPROVAL_REQUEST_KIND, _APPROVAL_RESPONSE_KIND = "mcp_approval_request", "message"
 
@@ -75,16 +78,24 @@ def find_result_readers(tool_name: str) -> tuple[ResultReader, ...]:
     return tuple(readers)
 
 
-def read_result(call: ToolCall, result: ToolResult) -> list[WorkEvent]:
+def read_result(call: ToolCall, result: ToolResult) -> Sequence[WorkEvent]:
     """Return what a result says about open work."""
-    readers = find_result_readers(call.name)
-    if not readers:
-        return []
+    return read_exchange(call, result) if find_result_readers(call.name) else ()
+
+
+def _estimate_exchange_memory(events: Sequence[WorkEvent], call: ToolCall, result: ToolResult) -> int:
+    text_chars = sum(len(part.text) for part in result.content if type(part) is Text)
+    return _EVENT_BYTES * len(events) + len(call.arguments) + text_chars
+
+
+@cache_by_identity(_estimate_exchange_memory)
+def read_exchange(call: ToolCall, result: ToolResult) -> Sequence[WorkEvent]:
+    """Read a call and its result. Nearly all of a conversation were read for the last compaction too."""
     exchange = ToolExchange(call, result)
-    events = list(chain.from_iterable(reader(exchange) for reader in readers))
+    events = list(chain.from_iterable(reader(exchange) for reader in find_result_readers(call.name)))
     # A copy of a branch may hold the shortened text only, with our note in place of the client's words.
     events += read_open_notes(exchange.end)
-    return events
+    return tuple(events)
 
 
 def read_note(text: str) -> list[WorkEvent]:
