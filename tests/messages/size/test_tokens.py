@@ -24,6 +24,7 @@ from holdfast.messages.size.tokens import (
     build_sized_message,
     estimate_byte_tokens,
     estimate_text_tokens,
+    estimate_tokens_by_text,
     measure_messages,
 )
 from holdfast.messages.sized_message import SizedMessage
@@ -94,6 +95,13 @@ def test_estimate_text_tokens_is_additive(first: str, second: str) -> None:
         abs(estimate_text_tokens(first + second) - estimate_text_tokens(first) - estimate_text_tokens(second))
         <= MAX_SEAM_TOKENS
     )
+
+
+@given(st.lists(TEXT | st.text(alphabet="xé 0\n", min_size=60, max_size=200), max_size=20), st.integers(1, 400))
+def test_estimate_tokens_by_text_is_the_estimate_of_each(lines: list[str], repeats: int) -> None:
+    """Law: weighed together, in one block or in several, each text has the tokens that it has alone."""
+    lines = lines * repeats
+    assert estimate_tokens_by_text(lines) == [estimate_text_tokens(line) for line in lines]
 
 
 def test_estimate_text_tokens_of_a_long_text_equals_the_sum_of_its_parts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +12,11 @@ from msgspec.structs import replace
 from holdfast import PlanInputs, Policy, plan
 from holdfast.config import get_target
 from holdfast.errors import ConfigError, UnknownPolicy, WindowTooSmall
-from holdfast.messages.message import Message
+from holdfast.messages.message import Message, get_part_text
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.budget import check_budget, compute_budget
+from holdfast.planning.extract.extract import select_coverage_lines
 from holdfast.planning.extract.ledger import (
     find_first_error,
     format_command_lines,
@@ -25,7 +28,9 @@ from holdfast.planning.extract.outline import build_text_outline
 from holdfast.planning.extract.salience import (
     ReferenceUse,
     find_distinctive_references,
+    find_list_references,
     find_reference_lines,
+    scan_message,
     trace_references,
     weigh_reference,
 )
@@ -311,6 +316,50 @@ def test_trace_references_counts_use_apart_from_appearance():
     assert not found["id", "old_name"].is_repeated
     assert (found["id", "old_name"].use_count, found["id", "old_name"].last_used_position) == (0, -1)
     assert set(find_distinctive_references("load_config")) == {("id", "load_config")}
+
+
+words = st.sampled_from(["load_config", "src/app/main.py", "old_name", "4242", "plain", "- to_do item", "\n"])
+histories = st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.lists(words, max_size=6)), max_size=8)
+
+
+def build_history(contents):
+    messages = []
+    for role, texts in contents:
+        text = Text(" ".join(texts))
+        messages.append(Message(role, (ToolResult("t", "", (text,)) if role == "tool" else text,)))
+    return [build_sized_message(message) for message in messages]
+
+
+@given(histories)
+def test_trace_references_is_what_counting_each_reference_gives(contents):
+    """Law: merging whole messages gives what looking for one reference after another in each message gives."""
+    history = build_history(contents)
+    refs_by_message = [set(find_distinctive_references(get_part_text(sized.message.parts[0]))) for sized in history]
+    ends = list(accumulate(sized.tokens for sized in history))
+    traced = trace_references(history)
+    assert set(traced) == set().union(*refs_by_message)
+    for ref, use in traced.items():
+        indexes = [index for index, refs in enumerate(refs_by_message) if ref in refs]
+        used_indexes = [index for index in indexes if history[index].message.role != "tool"]
+        assert use.is_repeated == (len(indexes) > 1)
+        assert use.use_count == len(used_indexes)
+        assert use.last_position == ends[indexes[-1]]
+        assert use.last_used_position == (ends[used_indexes[-1]] if used_indexes else -1)
+
+
+@given(histories, st.integers(0, 60))
+def test_select_coverage_lines_is_the_same_whatever_was_scanned_before(contents, budget):
+    """Law: what is remembered of the messages of a shorter head changes nothing in the lines of a longer one."""
+    history = build_history(contents)
+    weights = dict.fromkeys(trace_references(history), 1.0)
+    for count in range(len(history)):
+        select_coverage_lines(history[:count], weights, budget)
+    lines = select_coverage_lines(history, weights, budget)
+    for cached in (scan_message, find_reference_lines, find_distinctive_references, find_list_references):
+        cached.cache_clear()
+    assert select_coverage_lines(history, weights, budget) == lines
+    shown_lines = [line for line in lines[0] if not line.startswith("[")]
+    assert len(shown_lines) == len(set(shown_lines))
 
 
 # -- the policy --------------------------------------------------------------------------------------------------------

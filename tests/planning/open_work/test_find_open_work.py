@@ -14,7 +14,7 @@ from open_work_scripts import WORK_SCRIPTS, WorkScript, build_exchange, build_no
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Opaque, ProviderSignature, Text, ToolCall, ToolResult
-from holdfast.planning.open_work.find_open_work import list_open_work
+from holdfast.planning.open_work.find_open_work import list_open_work, read_exchange
 from holdfast.planning.open_work.section import render_open_work
 
 scripts = pytest.mark.parametrize("script", WORK_SCRIPTS, ids=lambda script: script.label)
@@ -177,3 +177,19 @@ def test_list_open_work_follows_approvals_of_an_api():
 def test_list_open_work_accepts_any_history(messages):
     """No combination of calls, results and texts raises, and whatever is found can be shown."""
     render_open_work(list_open_work(messages), 100)
+
+
+@given(st.data())
+def test_list_open_work_is_the_same_whatever_was_read_before(data):
+    """Law: what is remembered of a call and its result is what reading them anew would give, for every beginning."""
+    chosen = data.draw(st.lists(st.sampled_from(WORK_SCRIPTS), min_size=1, max_size=5))
+    messages: list[Message] = []
+    for number, script in enumerate(chosen):
+        id_ = script.make_id(number + 1)
+        messages += [*script.start(id_, "something"), *script.go_on(id_)]
+        if data.draw(st.booleans()):
+            messages += script.end(id_)
+    remembered = [list_open_work(messages[:count]) for count in range(len(messages) + 1)]
+    for count, items in enumerate(remembered):
+        read_exchange.cache_clear()
+        assert list_open_work(messages[:count]) == items
