@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -135,6 +135,7 @@ names = st.lists(st.sampled_from("abcdefg"), max_size=3).map(lambda found: [make
     st.integers(0, 30),
     st.sampled_from([0.0, 1.0, 2.0]),
 )
+@example([PlainCandidate([make_id_reference("c")], 2)], 9, 1.0)
 def test_select_max_coverage_is_greedy(candidates, budget, min_gain):
     """Each selected candidate has the most uncovered weight per cost among those that still fit, and more than asked.
 
