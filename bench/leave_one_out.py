@@ -4,8 +4,8 @@ Usage: python bench/leave_one_out.py FOLDER [--windows 64000:10000,32000:3000,20
 
 The numbers that ship were chosen by the mean of all repositories under FOLDER, so figures on these say little about a
 repository that nobody has seen. Here each repository is left out once: of the variants below, the one that is best on
-the mean of the others is taken, and judged on the one that was left out. The variants are one step from the shipped
-numbers in each direction. A variant is the better, the higher its fact recall less ``COST_WEIGHT`` times its cost, both
+the mean of the others is taken, and judged on the one that was left out. The variants are a step away from the shipped
+numbers. A variant is the better, the higher its fact recall less ``COST_WEIGHT`` times its cost, both
 as the mean over the given windows. Names and costs are as in ``tuning.py``.
 """
 
@@ -19,6 +19,7 @@ from statistics import mean
 
 from tuning import (
     RepositoryFigures,
+    get_repository,
     list_sessions,
     make_baseline_jobs,
     make_jobs,
@@ -89,6 +90,8 @@ def main() -> None:
     parser.add_argument("--windows", default="64000:10000,32000:3000,200000:10000")
     arguments = parser.parse_args()
     files, windows = list_sessions(arguments.folder), parse_windows(arguments.windows)
+    if len({get_repository(file) for file in files}) < 2:
+        raise SystemExit(f"{arguments.folder}: sessions of one repository only; none would be left to choose by")
     by_variant: dict[str, FiguresByWindow] = {}
     with Pool() as pool:
         baselines = {

@@ -86,6 +86,8 @@ def override_constants(constants: Sequence[str]) -> Iterator[None]:
             place, _, value = constant.partition("=")
             module_name, _, name = place.partition(":")
             module = importlib.import_module(f"holdfast.planning.{module_name}")
+            if module_name.endswith("constants"):
+                raise SystemExit(f"{constant}: give a module that imports the constant; each has its own copy")
             if not hasattr(module, name):
                 raise SystemExit(f"{module.__name__} has no {name}; give the module that uses the constant")
             stack.callback(setattr, module, name, getattr(module, name))

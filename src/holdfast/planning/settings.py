@@ -85,7 +85,7 @@ class ReserveSettings(SettingsGroup, frozen=True):
     floor: Annotated[
         Tokens,
         describe(
-            "[A] Raise a smaller reserve to this, 0 = do not. An answer with thinking needs it. At most a quarter "
+            "[A] Raise a smaller reserve.max to this, 0 = do not. An answer with thinking needs it. At most a quarter "
             "of the window, so that small windows stay usable."
         ),
     ] = 20_000
@@ -275,21 +275,22 @@ class CompactionSettings(SettingsGroup, frozen=True):
     cold_trigger_share: Annotated[
         Share,
         describe(
-            "[H] The same with a cold cache: the prefix must be written anew anyway, and a shorter one is cheaper."
+            "[H] At most this share with a cold cache: the prefix must be written anew anyway, and a shorter one is "
+            "cheaper."
         ),
     ] = 0.70
     model_trigger_share: Annotated[
         Share,
         describe(
-            "[H] The same when a model or a hook writes the summary, which takes time and may be rejected; 0 = as "
+            "[H] At most this share when a model or a hook writes the summary, which takes time and may fail; 0 = as "
             "without one."
         ),
     ] = 0.90
     goal_share: Annotated[
         Share,
         describe(
-            "[H] Commit a compaction only if messages then take at most this share of the message budget, 0 = "
-            "any. What stays over the trigger would be compacted again at once."
+            "[H] Commit a compaction only if messages then take at most this share of the message budget, and no more "
+            "than the trigger; 0 = any. What stays over the trigger would be compacted again at once."
         ),
     ] = 0.90
     min_gain_share: Annotated[

@@ -130,6 +130,7 @@ def extend_compaction(builder: PlanBuilder, keep: int, max_tokens: float) -> Com
         return None
     tail = state.history.sized_messages.slice(keep)
     shown_texts = [*lasting_texts, *extras.texts]
+    # Only texts of the user are expanded, and none is new, so the new messages are still the last of the head.
     extension = build_extension(head, len(new_messages), tail, int(EXTENSION_SHARE * room), shown_texts)
     return _make_compaction(builder, keep, [*lasting_texts, extension, *extras.texts])
 
@@ -178,7 +179,8 @@ def _collect_extras(builder: PlanBuilder, head: Sequence[SizedMessage], keep: in
     # Policies without a goal (those of other tools) add their files on top.
     counted_texts = [*files, *sources] if builder.settings.compaction.goal_share else sources
     budget = builder.to_estimator_tokens(max_tokens) - sum(map(estimate_text_tokens, counted_texts))
-    # What is still open is paid first: nobody else tells of it, and it must not be started twice or forgotten.
+    # What is still open is paid before the summary: nobody else tells of it, and it must not be started twice or
+    # forgotten.
     open_work = render_hidden_work(builder.state, keep, budget)
     if open_work:
         budget = max(0, budget - estimate_section_tokens(open_work))

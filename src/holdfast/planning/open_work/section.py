@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
 
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.planning.open_work.work_events import (
+    STARTED_KINDS,
     NoteReader,
     OpenItem,
     TodoItem,
@@ -38,9 +40,7 @@ by judgement."""
 MIN_SECTION_TOKENS = 120
 """Estimator tokens for the section however small its share is: the ids of a dozen items. Chosen by judgement."""
 
-# What was started must not be started twice, and what waits for somebody must not be forgotten; to-do items come last,
-# since they tell of what was planned, not of what goes on.
-_KIND_ORDER: tuple[WorkKind, ...] = ("sub-agent", "approval", "shell", "call", "message", "to-do")
+_KIND_ORDER: tuple[WorkKind, ...] = get_args(WorkKind)
 _OLD_PLAN_OPENING = "The plan as it stands:"
 """First line of the to-do list in summaries of older versions."""
 
@@ -135,10 +135,11 @@ def _format_others(others: Sequence[OpenItem], budget: int) -> str:
 
 # -- read back ---------------------------------------------------------------------------------------------------------
 
-_ITEM_LINE = re.compile(r"^- (sub-agent|approval|shell) (\S+?)(?: \[([^\]\n]*)\])?(?:: (.*))?$")
+_STARTED_KIND = "|".join(STARTED_KINDS)
+_ITEM_LINE = re.compile(rf"^- ({_STARTED_KIND}) (\S+?)(?: \[([^\]\n]*)\])?(?:: (.*))?$")
 _TODO_LINE = re.compile(r"^- to-do(?: ([^\s:\[]+))?(?: \[([^\]\n]*)\])?(?:: (.*))?$")
-_OTHER_REFERENCE = re.compile(r"(?:: |, )(sub-agent|approval|shell) ([^\s,\]]+)(?=[,\]])")
-_OPEN_NOTE = re.compile(r"^\[(still open|ended): (sub-agent|approval|shell) (\S+)\]$", re.MULTILINE)
+_OTHER_REFERENCE = re.compile(rf"(?:: |, )({_STARTED_KIND}) ([^\s,\]]+)(?=[,\]])")
+_OPEN_NOTE = re.compile(rf"^\[(still open|ended): ({_STARTED_KIND}) (\S+)\]$", re.MULTILINE)
 _OLD_PLAN_LINE = re.compile(r"^- \[([^\]\n]*)\] (.*)$", re.MULTILINE)
 
 

@@ -1,8 +1,8 @@
 """The values of this package: an open item, what opens and closes items, and how a client's convention is described.
 
 A convention reads two kinds of text only: results of the client's own tools, by the name of the tool, and messages that
-the client wrote into the conversation itself, by the marker that they begin with. What a user says opens and closes
-nothing.
+the client wrote into the conversation itself, by a marker that they hold. What a user says opens and closes nothing,
+unless the user pastes such a marker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from holdfast.messages.parts import ToolCall, ToolResult
 from holdfast.messages.references import decode_call_arguments
 
 WorkKind: TypeAlias = Literal["sub-agent", "approval", "shell", "call", "message", "to-do"]
-"""What an item is; the words are shown to the model."""
+"""What an item is; the words are shown to the model.
+
+They stand in the order in which items are listed: what was started must not be started twice, and what waits for
+somebody must not be forgotten; to-do items come last, since they tell of what was planned, not of what goes on.
+"""
+STARTED_KINDS: tuple[WorkKind, ...] = ("sub-agent", "approval", "shell")
+"""Kinds with ids that the client's tools take. They are read back from earlier summaries; the others are found in the
+messages that stay, or are lists of their own.
+"""
 
 
 class OpenItem(Struct, frozen=True):
@@ -40,7 +48,7 @@ class OpenItem(Struct, frozen=True):
 
 
 class WorkStarted(Struct, frozen=True):
-    """Something was started, or is told to be open; it replaces what is known of the same id."""
+    """Something was started, or is told to be open. Of a known id it renews the state, and a name that was missing."""
 
     kind: WorkKind
     id: str

@@ -57,8 +57,10 @@ NEW_EXTRACT_SHARE = 0.65
 """Share of an extract's largest size that a new one takes: the rest is for extensions, which leave the cached prefix
 as it is. Tuned by replay."""
 SMALL_BUDGET_TOKENS, MEDIUM_BUDGET_TOKENS = 14_000, 24_000
-"""Message budgets in tokens between which that share falls linearly from 1. Next to no tail fits into a small budget,
-so what the extract leaves out is out of reach. Tuned by replay."""
+"""Message budgets in tokens between which two shares fall linearly: that of a new extract from 1 to
+``NEW_EXTRACT_SHARE``, and that of an extract that somebody asks for early from ``summary.max_share`` to
+``summary.share``. Next to no tail fits into a small budget, so what the extract leaves out is out of reach. Tuned by
+replay."""
 EARLY_SUMMARY_GROWTH = 1.25
 """How much longer than the summary it updates a new one may be where somebody asks for a compaction early. The cap
 follows the messages, and there may be few of them: without this room the update could only drop what the old summary
@@ -96,7 +98,7 @@ def compact_conversation(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _count_message_tokens(builder: PlanBuilder) -> int:
-    """Return the real tokens of all shown messages, counting the earlier summary among them twice.
+    """Return the real tokens of all shown messages, with those of the earlier summary once more.
 
     Its share of a budget of this size then has room for the old summary and for the new messages.
     """
@@ -107,12 +109,14 @@ def _count_message_tokens(builder: PlanBuilder) -> int:
 def _prepare_for_compaction(builder: PlanBuilder) -> None:
     """Scan the new messages of a request for an extract, if the next compaction will read them.
 
-    Nothing is decided: the scans are remembered by message. Without this the first compaction of a large window would
-    scan all that it reads at once, and take as much longer as the window is larger.
+    Nothing is decided and nothing changes but time: ``scan_message`` remembers its results by message. Without this the
+    first compaction of a large window would scan all that it reads at once, and take as much longer as the window is
+    larger.
     """
     if not builder.settings.compaction.goal_share:
         return
-    # The next compaction reads the newest messages before its tail, which begins so far before the trigger.
+    # The next compaction reads the newest MAX_SCANNED_TOKENS before its tail. What is shown now will stand further
+    # back than that if more tokens than that are still to come before the tail begins.
     tail = builder.compute_compaction_share(builder.settings.compaction.tail_share)
     distance = builder.rules.compute_trigger_size(builder) - builder.rules.measure_request(builder) - tail
     if builder.to_estimator_tokens(distance) > MAX_SCANNED_TOKENS:
@@ -170,9 +174,9 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
     """
     budget, settings = builder.budget, builder.settings
     results_budget = budget.compute_share(settings.results.message_share or settings.compaction.goal_share)
-    # The tail must leave room for the smallest summary that is worth having. _compact_at subtracts SUMMARY_SLACK_SHARE
-    # once before it compares the room with MIN_SUMMARY_SHARE, so this much is needed beside the summary. The second
-    # slack is a margin, because the sizes of the shortened results are estimates.
+    # The tail must leave room for the smallest summary that is worth having. _compute_max_summary subtracts
+    # SUMMARY_SLACK_SHARE once before it compares the room with MIN_SUMMARY_SHARE, so this much is needed beside the
+    # summary. The second slack is a margin, because the sizes of the shortened results are estimates.
     summary_budget = budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE)
     pinned_tokens = int(builder.token_ratio * _measure_pinned_messages(builder.state))
     tail_budget = builder.rules.compute_compaction_goal(builder) - pinned_tokens - summary_budget
@@ -373,11 +377,14 @@ def _may_extend_extract(builder: PlanBuilder) -> bool:
     return builder.settings.compaction.goal_share > 0
 
 
-def _interpolate_by_budget(builder: PlanBuilder, small: float, medium: float) -> float:
-    """Return ``small`` up to ``SMALL_BUDGET_TOKENS``, ``medium`` from ``MEDIUM_BUDGET_TOKENS`` on, else a mean."""
+def _interpolate_by_budget(builder: PlanBuilder, small_share: float, medium_share: float) -> float:
+    """Return a share that goes linearly from ``small_share`` to ``medium_share`` as the message budget grows.
+
+    The first holds up to ``SMALL_BUDGET_TOKENS``, the second from ``MEDIUM_BUDGET_TOKENS`` on.
+    """
     budget = builder.budget.message_tokens
     position = (budget - SMALL_BUDGET_TOKENS) / (MEDIUM_BUDGET_TOKENS - SMALL_BUDGET_TOKENS)
-    return small + min(1.0, max(0.0, position)) * (medium - small)
+    return small_share + min(1.0, max(0.0, position)) * (medium_share - small_share)
 
 
 def _compute_max_summary(builder: PlanBuilder, keep: int) -> int | None:
