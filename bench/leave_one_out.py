@@ -1,6 +1,6 @@
 """Choose the numbers of the extract without a repository, and show what they give on it.
 
-Usage: python bench/leave_one_out.py FOLDER [--windows 64000:10000,32000:3000,200000:10000]
+Usage: python bench/leave_one_out.py FOLDER [--windows 64000:10000,32000:3000,200000:10000] [--write]
 
 The numbers that ship were chosen by the mean of all repositories under FOLDER, so figures on these say little about a
 repository that nobody has seen. Here each repository is left out once: of the variants below, the one that is best on
@@ -17,6 +17,7 @@ from multiprocessing import Pool
 from pathlib import Path
 from statistics import mean
 
+from ruler_results import fill_page_part, format_table
 from tuning import (
     RepositoryFigures,
     get_repository,
@@ -61,26 +62,28 @@ def compute_value(figures: FiguresByWindow, repositories: Sequence[str]) -> floa
     return mean(one.fact_recall - COST_WEIGHT * one.cost for one in own)
 
 
-def format_means(figures: FiguresByWindow, repositories: Sequence[str]) -> str:
+def format_means(figures: FiguresByWindow, repositories: Sequence[str]) -> list[str]:
     """Return recall and cost for each window, as the mean of some repositories."""
     cells = []
     for by_repository in figures.values():
         recall = mean(by_repository[repository].fact_recall for repository in repositories)
         cells.append(f"{recall:.4f} at {mean(by_repository[repository].cost for repository in repositories):.3f}")
-    return "   ".join(cells)
+    return cells
 
 
-def print_left_out(by_variant: Mapping[str, FiguresByWindow], repositories: Sequence[str]) -> None:
-    """Print what the choice of the others gives on each repository, and the mean of these."""
+def format_left_out(by_variant: Mapping[str, FiguresByWindow], repositories: Sequence[str]) -> str:
+    """Return a table of what the choice of the others gives on each repository, and the mean of these."""
+    rows: list[tuple[str, ...]] = []
     chosen: dict[str, FiguresByWindow] = {}
     for left_out in repositories:
         others = [repository for repository in repositories if repository != left_out]
         best = max(by_variant, key=lambda name: compute_value(by_variant[name], others))
         chosen[left_out] = by_variant[best]
-        print(f"  without {left_out:<10} {format_means(by_variant[best], [left_out])}   chosen: {best}")
+        rows.append((left_out, best, *format_means(by_variant[best], [left_out])))
     windows = next(iter(by_variant.values()))
     means = {window: {name: chosen[name][window][name] for name in repositories} for window in windows}
-    print(f"  {'mean':<18} {format_means(means, repositories)}")
+    rows.append(("mean", "", *format_means(means, repositories)))
+    return format_table(("left out", "chosen by the others", *(f"{window:,}" for window in windows)), rows)
 
 
 def main() -> None:
@@ -88,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--windows", default="64000:10000,32000:3000,200000:10000")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/results.md")
     arguments = parser.parse_args()
     files, windows = list_sessions(arguments.folder), parse_windows(arguments.windows)
     if len({get_repository(file) for file in files}) < 2:
@@ -105,8 +109,12 @@ def main() -> None:
                 outcomes = pool.map(run_job, make_jobs(files, window, setup_tokens, settings, constants), chunksize=1)
                 figures[window] = pool_outcomes(files, outcomes, baselines[setup_tokens])
             by_variant[name] = figures
-            print(f"  {name:<22} {format_means(figures, list(next(iter(figures.values()))))}", flush=True)
-    print_left_out(by_variant, list(next(iter(by_variant["shipped"].values()))))
+            cells = format_means(figures, list(next(iter(figures.values()))))
+            print(f"  {name:<22} {'   '.join(cells)}", flush=True)
+    left_out = format_left_out(by_variant, list(next(iter(by_variant["shipped"].values()))))
+    print(left_out)
+    if arguments.write:
+        fill_page_part("leave-one-out", left_out)
 
 
 if __name__ == "__main__":
