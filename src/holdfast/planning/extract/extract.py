@@ -194,7 +194,13 @@ def _collect_extract_sections(
     frame_tokens = estimate_text_tokens(render_sections(sections)) + 4 * SECTION_HEADING_TOKENS
     left_over = section_budget - frame_tokens - int(section_budget * SUMMARY_POINTER_SHARE)
     has_request_in_tail = any(sized_message.message.is_turn_start for sized_message in tail)
-    quote_user = partial(quote_user_messages, all_messages, user_tokens, is_open=not has_request_in_tail)
+    quote_user = partial(
+        quote_user_messages,
+        all_messages,
+        user_tokens,
+        is_open=not has_request_in_tail,
+        later_messages=[sized_message.message for sized_message in tail],
+    )
     user_quotes = quote_user(max_tokens=min(int(section_budget * grown_share), left_over))
     sections = _quote_user_in_sections(sections, user_quotes)
 
