@@ -310,7 +310,7 @@ class CompactionSettings(SettingsGroup, frozen=True):
             "[H] Keep the newest messages unchanged up to this share of the message budget: the current work. The "
             "more the tail takes, the less is left for the summary."
         ),
-    ] = 0.10
+    ] = 0.06
     max_per_answer: Annotated[
         Count,
         describe(

@@ -245,7 +245,7 @@ def test_plan_puts_the_written_summary_before_the_extract():
 
 def test_plan_without_supplement_shows_the_summary_alone():
     """``summary.supplement`` off: nothing is quoted beside a model's summary while a request stays visible."""
-    policy = POLICY.with_settings(summary={"supplement": False})
+    policy = POLICY.with_settings(summary={"supplement": False}, compaction={"tail_share": 0.15})
     inputs = PlanInputs(can_summarize=True, force_compaction=True)
     messages = build_turns(20)
     request = plan(messages, TARGET, policy, inputs=inputs).summary_request
