@@ -166,6 +166,11 @@ def test_load_configuration_rejects_wrong_keys_and_values_with_suggestions(write
             ["[policy.holdfast.compaction] tail_share", "tail_share 0.85"],
         ),
         (
+            "[policy.holdfast.compaction]\nlarge_trigger_share = 0.1",
+            "holdfast",
+            ["large_trigger_share 0.1 leaves no room", "raise it"],
+        ),
+        (
             "[policy.openclaw.preset]\nwindow_min = 40_000",
             "openclaw",
             ["window_min 40,000 is over preset.window_warn 32,000"],

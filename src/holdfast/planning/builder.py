@@ -59,6 +59,12 @@ class PlanBuilder(Struct, frozen=True, dict=True):
             tokens = min(tokens, self.assumed_full_tokens)
         return int(tokens * part)
 
+    @property
+    def pinned_tokens(self) -> int:
+        """Estimator tokens of the system messages that stand before the conversation and stay."""
+        pinned_messages = self.state.history.sized_messages.slice(0, self.state.view.pinned_count)
+        return sum(sized_message.tokens for sized_message in pinned_messages)
+
     def add_edits(self, edits: Sequence[Edit], blobs: tuple[Blob, ...] = ()) -> PlanBuilder:
         """Return the builder with ``edits`` decided and ``blobs`` to be stored; the builder itself without edits.
 

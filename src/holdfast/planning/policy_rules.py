@@ -180,9 +180,14 @@ def _limit_trigger_share(builder: PlanBuilder, share: float) -> float:
     """
     compaction = builder.settings.compaction
     budget_tokens = builder.compute_compaction_share(1.0)
-    position = (budget_tokens - SMALL_TRIGGER_TOKENS) / (LARGE_TRIGGER_TOKENS - SMALL_TRIGGER_TOKENS)
+    # Messages that always stay are like setup: only what is left beside them is large or not.
+    pinned_tokens = min(budget_tokens, builder.token_ratio * builder.pinned_tokens)
+    open_tokens = budget_tokens - pinned_tokens
+    position = (open_tokens - SMALL_TRIGGER_TOKENS) / (LARGE_TRIGGER_TOKENS - SMALL_TRIGGER_TOKENS)
     fall = max(0.0, share - compaction.large_trigger_share)
-    share -= min(1.0, max(0.0, position)) * fall
+    open_share = share - min(1.0, max(0.0, position)) * fall
+    if open_share < share:
+        share = min(share, (pinned_tokens + open_share * open_tokens) / budget_tokens)
     if compaction.model_trigger_share and builder.has_summary_writer:
         return min(share, compaction.model_trigger_share)
     return share

@@ -289,6 +289,11 @@ def _check_compaction_goal(settings: Settings, rules: PolicyRules) -> Iterator[S
             f"{trigger_name} {trigger} is under {goal_name} {goal}: what a compaction may leave would trigger the next"
         )
         yield SettingsProblem((trigger_name, goal_name), f"{why}; set {goal_name} to {trigger} or less too")
+    large_name, large_share = "compaction.large_trigger_share", compaction.large_trigger_share
+    needed_share = compaction.tail_share + MIN_SUMMARY_SHARE + compaction.min_gain_share
+    if large_share < needed_share and large_name not in rules.unused_settings:
+        why = f"{large_name} {large_share} leaves no room for a tail, a summary and a gain, {needed_share:.2f} together"
+        yield SettingsProblem((large_name,), f"{why}: no compaction could be committed; raise it")
     if compaction.tail_share + MIN_SUMMARY_SHARE > goal and tail_name not in rules.unused_settings:
         why = f"{tail_name} {compaction.tail_share} and a summary do not go into {goal_name} {goal}"
         yield SettingsProblem((tail_name, goal_name), f"{why}: no compaction could be committed; lower {tail_name}")

@@ -16,7 +16,12 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.extract.extract import build_extension, build_extract
-from holdfast.planning.extract.previous_summary import EXTENSION_OPENING, EXTRACT_OPENING, iter_user_texts
+from holdfast.planning.extract.previous_summary import (
+    EXTENSION_OPENING,
+    EXTENSION_PREFACE,
+    EXTRACT_OPENING,
+    iter_user_texts,
+)
 from holdfast.planning.extract.returned_extract import expand_returned_extracts
 from holdfast.providers.requests.request_body import build_request_body
 from holdfast.state.target import Target
@@ -155,3 +160,29 @@ def test_breakpoint_stands_after_the_lasting_parts_of_a_summary():
     )
     content = json.loads(body)["messages"][0]["content"]
     assert ["cache_control" in block for block in content].index(True) == lasting_count - 1
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [EXTENSION_OPENING, EXTENSION_PREFACE.format(messages=3) + " ", EXTENSION_PREFACE.format(messages=3) + "\n"],
+)
+def test_words_like_an_extension_are_the_users(opening):
+    """A message of the user that begins as our extensions do is quoted like any other, in every later extract."""
+    agent = Agent()
+    agent.work(12)
+    agent.say(opening + "that is odd. You must never touch src/ZEBRA_7.py.")
+    agent.work(70)
+    assert len(agent.summaries) > 3
+    assert all("never touch src/ZEBRA_7.py" in "\n".join(texts) for texts in agent.summaries[1:])
+
+
+def test_large_system_messages_do_not_keep_a_large_window_from_compactions():
+    """System messages that stay are no reason to begin so early that no compaction could reach its goal."""
+    agent = Agent(get_target("openai-chat", "gpt-5", window=200_000))
+    agent.messages.insert(0, Message.from_text("system", make_text(3, 192_000)))
+    edited_requests = 0
+    for _ in range(100):
+        agent.work(1)
+        edited_requests += bool(agent.newest_plan.record)
+    assert agent.summaries
+    assert edited_requests == 0

@@ -73,13 +73,21 @@ def test_quote_user_messages_prefers_rules_to_small_talk():
     assert f"[{200 - quoted_count} more messages of the user are not quoted here" in text
 
 
-@given(st.integers(1, MAX_LISTED_HANDLES), st.integers(64, 2_000))
+@given(st.integers(1, MAX_LISTED_HANDLES), st.integers(1_200, 4_000))
 def test_quote_user_messages_names_every_stored_message(count, budget):
     """A message of which only a preview is left keeps its handle in the extract, whether it is quoted or not."""
     handles = [f"{number:012x}" for number in range(count)]
     previews = [f'[8,007 characters left out here; recall(id="{handle}") returns them]\nthe end' for handle in handles]
     text = quote_as_text(budget, "Begin.", *previews, "Go on.")
     assert [handle for handle in handles if text.count(handle) != 1] == []
+
+
+@given(st.integers(1, 100), st.integers(100, 2_000))
+def test_quote_user_messages_pays_for_handles_from_its_budget(count, budget):
+    """However many stored messages there are, what is quoted of the user stays near its budget."""
+    previews = [f'[8,007 characters left out here; recall(id="{number:012x}") returns them]' for number in range(count)]
+    text = quote_as_text(budget, "Begin.", *previews, "Go on.")
+    assert estimate_text_tokens(text) <= 1.1 * max(budget, MIN_OLDER_TOKENS) + 60
 
 
 def test_quote_user_messages_keeps_a_rule_beside_a_stored_text():

@@ -144,7 +144,7 @@ def test_plan_requests_no_summary_that_could_not_be_committed():
     assert [notice.rule for notice in new_plan.notices] in (["not-smaller"], ["nothing-to-compact"])
 
 
-@given(st.integers(20_000, 2_000_000), st.integers(20_000, 2_000_000), st.floats(0.1, 1.0))
+@given(st.integers(20_000, 2_000_000), st.integers(20_000, 2_000_000), st.floats(0.3, 1.0))
 def test_compute_trigger_size_grows_more_slowly_than_the_window(small_window, large_window, large_share):
     """A larger window is filled to the same share or to less, never under ``large_trigger_share``, and a small one to
     ``trigger_share``.

@@ -40,7 +40,7 @@ from holdfast.planning.extract.ledger import (
     list_tool_actions,
 )
 from holdfast.planning.extract.max_coverage import select_max_coverage
-from holdfast.planning.extract.previous_summary import EXTENSION_OPENING, EXTRACT_OPENING
+from holdfast.planning.extract.previous_summary import EXTENSION_PREFACE, EXTRACT_OPENING
 from holdfast.planning.extract.salience import (
     LINE_OVERHEAD_TOKENS,
     QuotableLine,
@@ -60,7 +60,6 @@ SHORT_EXTRACT_PREFACE = EXTRACT_OPENING + "{messages} messages); recall reads ba
 SHORT_FORM_TOKENS = 1_500
 """Budget of an extract in estimator tokens under which its fixed sentences are short. The long ones cost about 50
 tokens, which are over 3 % of such an extract. Chosen by judgement."""
-EXTENSION_PREFACE = EXTENSION_OPENING + "{messages} messages that came next; what differs from above is newer."
 SUPPLEMENT_OPENING = "Beside the summary, from the log and verbatim:"
 # Content of the section "Next Steps", with a kept tail and without one.
 _CONTINUE_BELOW_TEXT = "(continue from the messages below)"

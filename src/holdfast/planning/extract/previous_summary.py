@@ -25,6 +25,8 @@ EXTRACT_OPENING = "The conversation before this point was replaced by this extra
 """Text that every extract begins with; an extract is recognized by it."""
 EXTENSION_OPENING = "The extract above goes on: "
 """Text that every extension of an extract begins with."""
+EXTENSION_PREFACE = EXTENSION_OPENING + "{messages} messages that came next; what differs from above is newer."
+"""First line of an extension. Only a section or nothing follows it; otherwise somebody wrote words like ours."""
 PREVIOUS_SUMMARY_OPENING = "What came before, as an earlier summary has it:\n"
 """Opening of the text in which an extract carries an earlier summary on."""
 PARTLY_OMITTED_TEXT = "[parts of it are left out here]"
@@ -32,7 +34,9 @@ PARTLY_OMITTED_TEXT = "[parts of it are left out here]"
 
 _HEADING_OPENINGS = tuple(f"## {heading}\n" for heading in SUMMARY_HEADINGS)
 
-_EXTENSION_LINE = re.compile(rf"^{re.escape(EXTENSION_OPENING)}[^\n]*\n?", re.MULTILINE)
+_EXTENSION_LINE = re.compile(
+    "^" + re.escape(EXTENSION_PREFACE).replace(re.escape("{messages}"), "[0-9]+") + r"(?:\n(?=## )|\s*\Z)", re.MULTILINE
+)
 
 # opencode starts over with this user message, and the assistant message after it is the summary (seen in recordings).
 _OPENCODE_QUESTION = "What did we do so far?"
@@ -85,7 +89,7 @@ def _define_summary_format(opening: str, *closings: str) -> _SummaryFormat:
 # CLI puts the answer of its model into the conversation unchanged, with a scratchpad before the summary.
 _SUMMARY_FORMATS = (
     _define_summary_format(re.escape(PREVIOUS_SUMMARY_OPENING), f"\n{PARTLY_OMITTED_TEXT}"),
-    _define_summary_format(rf"(?:{re.escape(EXTRACT_OPENING)}|{re.escape(EXTENSION_OPENING)})[^\n]*"),
+    _define_summary_format(rf"(?:{re.escape(EXTRACT_OPENING)}[^\n]*|(?m:{_EXTENSION_LINE.pattern}))"),
     _define_summary_format(
         r"This session is being continued from a previous conversation[^\n]*\s*(?:Summary:\n)?",
         "\nIf you need specific details from before compaction",
@@ -171,7 +175,12 @@ def _remove_extract(text: str) -> str:
 
 def is_extract(text: str) -> bool:
     """Return whether ``text`` is an extract of ours, or an extension of one."""
-    return text.startswith((EXTRACT_OPENING, EXTENSION_OPENING))
+    return text.startswith(EXTRACT_OPENING) or is_extension(text)
+
+
+def is_extension(text: str) -> bool:
+    """Return whether ``text`` is an extension of an extract of ours."""
+    return _EXTENSION_LINE.match(text) is not None
 
 
 def split_extract(text: str) -> tuple[str, str]:

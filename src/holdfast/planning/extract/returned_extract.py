@@ -23,7 +23,7 @@ _HEADING = re.compile(rf"^## ({'|'.join(map(re.escape, SUMMARY_HEADINGS))})$", r
 _QUOTE_LABEL = re.compile(
     r"^(?:(?P<newest>Newest request of the user, verbatim:\n)|(?P<first>First request of the user, verbatim:\n)|"
     r"(?P<user>User: )|(?P<program>Told by the user's program: )|(?P<notes>Noted by the user's program, at the "
-    r"beginning: )|(?P<count>\[\d+ more messages? of [^\n]*\]$))",
+    r"beginning: )|(?P<count>\[(?:\d+ more messages?|parts of messages) of [^\n]*\]$))",
     re.MULTILINE,
 )
 _BULLET = re.compile(r"^- ", re.MULTILINE)

@@ -17,7 +17,7 @@ from holdfast.messages.references import (
     load_common_references,
 )
 from holdfast.messages.size.tokens import estimate_tokens_by_text
-from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.sized_message import SizedMessage, bound_message_chars
 from holdfast.messages.text.memo import cache_by_identity, cache_by_text
 from holdfast.messages.text.text_runs import merge_adjacent_texts
 from holdfast.planning.extract.constants import (
@@ -191,7 +191,9 @@ _SCANNED_LINE_BYTES, _BYTES_PER_TOKEN = 256, 5
 
 
 def _estimate_scan_memory(scan: MessageScan, sized_message: SizedMessage) -> int:
-    size = _BYTES_PER_TOKEN * sized_message.tokens + _SCANNED_LINE_BYTES * len(scan.lines)
+    # The memo keeps the whole message alive. Its pictures may be far larger than their tokens.
+    size = max(_BYTES_PER_TOKEN * sized_message.tokens, bound_message_chars(sized_message))
+    size += _SCANNED_LINE_BYTES * len(scan.lines)
     return size + REFERENCE_BYTES * (len(scan.refs) + len(scan.list_refs))
 
 

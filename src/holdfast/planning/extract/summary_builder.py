@@ -31,11 +31,11 @@ from holdfast.planning.extract.extract import (
     build_supplement,
 )
 from holdfast.planning.extract.previous_summary import (
-    EXTENSION_OPENING,
     EXTRACT_OPENING,
     PREVIOUS_SUMMARY_OPENING,
     find_newest_client_summary,
     is_client_summary_part,
+    is_extension,
     iter_client_summaries,
     unwrap_client_summary,
 )
@@ -146,16 +146,21 @@ def count_extract_parts(compaction: CompactionEntry) -> int:
     The next compaction may leave them as they are. The parts after them are made anew each time.
     """
     parts = () if compaction.summary is None else compaction.summary.parts
-    if compaction.native is not None or not parts or not _opens_with(parts[0], (EXTRACT_OPENING,)):
+    if compaction.native is not None or not parts or not _get_text(parts[0]).startswith(EXTRACT_OPENING):
         return 0
     count = 1
-    while count < len(parts) and _opens_with(parts[count], (PREVIOUS_SUMMARY_OPENING, EXTENSION_OPENING)):
+    while count < len(parts) and _continues_extract(_get_text(parts[count])):
         count += 1
     return count
 
 
-def _opens_with(part: Part, openings: tuple[str, ...]) -> bool:
-    return isinstance(part, Text) and part.text.startswith(openings)
+def _get_text(part: Part) -> str:
+    return part.text if isinstance(part, Text) else ""
+
+
+def _continues_extract(text: str) -> bool:
+    """Return whether a text after an extract belongs to it: an earlier summary that it carries on, or an extension."""
+    return text.startswith(PREVIOUS_SUMMARY_OPENING) or is_extension(text)
 
 
 class _SummaryExtras(NamedTuple):
@@ -219,7 +224,7 @@ def find_updatable_summary(state: ConversationState) -> str:
     text_after_preface = texts[0].partition("\n")[2]
     other_texts = []
     for text in texts:
-        if text.startswith((PREVIOUS_SUMMARY_OPENING, EXTENSION_OPENING)):
+        if _continues_extract(text):
             other_texts.append(text)
     return "\n\n".join([text_after_preface, *other_texts])
 

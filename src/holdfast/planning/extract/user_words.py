@@ -48,9 +48,10 @@ percent, so nothing grows. Chosen by judgement."""
 END_CHARS_PER_TOKEN = 8
 """Characters read at each end of a long text for each token of the budget: about twice what the budget could quote, so
 that a megabyte without line ends costs no more than its ends. Chosen by judgement."""
-MAX_LISTED_HANDLES = 60
-"""Handles of stored messages that are listed at most, some 500 tokens. Messages that the model has not seen are the
-newest, and nobody sends that many before an answer. Chosen by judgement."""
+MAX_LISTED_HANDLES, HANDLES_SHARE, HANDLE_TOKENS = 60, 0.5, 9
+"""Handles of stored messages that are listed at most, the share of the budget that they may take, and the estimator
+tokens of one. Messages that the model has not seen are the newest, and nobody sends sixty before an answer. Chosen by
+judgement."""
 OMISSION_MARK = "[…]"
 """Stands where words are left out."""
 
@@ -108,6 +109,11 @@ def quote_user_messages(
         max(budget, max_tokens) - newest_tokens,
     )
 
+    # Handles are named outside of the quotes. Where there are many, they leave less room for these.
+    max_handles = min(MAX_LISTED_HANDLES, round(HANDLES_SHARE * remaining / HANDLE_TOKENS))
+    handle_count = sum(len(_RECALL_HANDLE.findall(text)) for text in candidates)
+    remaining -= HANDLE_TOKENS * min(max_handles, handle_count)
+
     program_texts = _list_program_messages(messages)
     reserved_for_program = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(program_texts))
     rule_changes = find_rule_changes([*requests, newest, *iter_user_texts(later_messages)])
@@ -130,7 +136,7 @@ def quote_user_messages(
     for text in reversed(older):
         if text != first and excerpt_by_text[text]:
             lines.append(f"User: {excerpt_by_text[text]}")
-    lines += _format_unquoted_note(candidates, excerpts, "user")
+    lines += _format_unquoted_note(candidates, excerpts, "user", max_handles)
     lines += _quote_program_messages(program_texts, round(program_tokens))
     if note:
         lines.append(f"Noted by the user's program, at the beginning: {note}")
@@ -157,7 +163,7 @@ def _quote_program_messages(program_texts: Sequence[str], budget: int) -> list[s
     for excerpt in reversed(excerpts):
         if excerpt:
             lines.append(f"Told by the user's program: {excerpt}")
-    return lines + _format_unquoted_note(program_texts, excerpts, "user's program")
+    return lines + _format_unquoted_note(program_texts, excerpts, "user's program", max_handles=0)
 
 
 def _estimate_quote_tokens(texts: Iterable[str]) -> int:
@@ -182,19 +188,19 @@ def _get_first_client_notes(texts: Sequence[str]) -> str:
     return first.notes if first.own_words else ""
 
 
-def _format_unquoted_note(texts: Sequence[str], excerpts: Sequence[str], source: str) -> list[str]:
+def _format_unquoted_note(texts: Sequence[str], excerpts: Sequence[str], source: str, max_handles: int) -> list[str]:
     """Return a line about what ``excerpts`` leave out of the messages of ``source``, or no line if there is nothing.
 
-    It counts the messages without an excerpt, and names the handles of stored texts that no excerpt names, those of the
-    newest messages first, so that each can be read back by itself: the model may not have seen a message yet that a
-    compaction leaves out.
+    It counts the messages without an excerpt, and names up to ``max_handles`` handles of stored texts that no excerpt
+    names, those of the newest messages first, so that each can be read back by itself: the model may not have seen a
+    message yet that a compaction leaves out.
     """
     unquoted_count = 0
     handles: dict[str, None] = {}
     for text, excerpt in zip(texts, excerpts, strict=True):
         unquoted_count += not excerpt
         for handle in _RECALL_HANDLE.findall(text):
-            if handle not in excerpt and len(handles) < MAX_LISTED_HANDLES:
+            if handle not in excerpt and len(handles) < max_handles:
                 handles[handle] = None
     if not unquoted_count and not handles:
         return []

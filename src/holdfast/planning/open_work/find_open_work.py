@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, Part, Text, ToolCall, ToolResult
+from holdfast.messages.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 from holdfast.messages.text.memo import cache_by_identity
 from holdfast.messages.text.text_cuts import flatten_to_line
 from holdfast.planning.open_work.conventions.claude_code import CLAUDE_CODE
@@ -85,7 +85,9 @@ def read_result(call: ToolCall, result: ToolResult) -> Sequence[WorkEvent]:
 
 def _estimate_exchange_memory(events: Sequence[WorkEvent], call: ToolCall, result: ToolResult) -> int:
     text_chars = sum(len(part.text) for part in result.content if type(part) is Text)
-    return _EVENT_BYTES * len(events) + len(call.arguments) + text_chars
+    # The memo keeps the whole result alive, with its pictures and what the provider sent.
+    media_chars = sum(len(part.source) for part in result.content if type(part) is Media)
+    return _EVENT_BYTES * len(events) + len(call.arguments) + text_chars + media_chars
 
 
 @cache_by_identity(_estimate_exchange_memory)

@@ -59,8 +59,8 @@ as it is. Tuned by replay."""
 SMALL_BUDGET_TOKENS, MEDIUM_BUDGET_TOKENS = 14_000, 24_000
 """Message budgets in tokens between which two shares fall linearly: that of a new extract from 1 to
 ``NEW_EXTRACT_SHARE``, and that of an extract that somebody asks for early from ``summary.max_share`` to
-``EARLY_SUMMARY_SHARE``. Next to no tail fits into a small budget, so what the extract leaves out is out of reach. Tuned by
-replay."""
+``EARLY_SUMMARY_SHARE``. Next to no tail fits into a small budget, so what the extract leaves out is out of reach. Tuned
+by replay."""
 EARLY_SUMMARY_SHARE = 0.40
 """Share of the messages that an extract takes where somebody asks for a compaction early. With .33 and a tail of .10 a
 chat of nothing but statements lost one of twelve (``bench/conformance_kit.py``); .38 to .50 lose none."""
@@ -181,7 +181,7 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
     # SUMMARY_SLACK_SHARE once before it compares the room with MIN_SUMMARY_SHARE, so this much is needed beside the
     # summary. The second slack is a margin, because the sizes of the shortened results are estimates.
     summary_budget = budget.compute_share(MIN_SUMMARY_SHARE + 2 * SUMMARY_SLACK_SHARE)
-    pinned_tokens = int(builder.token_ratio * _measure_pinned_messages(builder.state))
+    pinned_tokens = int(builder.token_ratio * builder.pinned_tokens)
     tail_budget = builder.rules.compute_compaction_goal(builder) - pinned_tokens - summary_budget
     shortened = shorten_unread_results(builder, results_budget, tail_budget)
     attempt = _CompactionAttempt(shortened, is_planned=False)
@@ -191,10 +191,10 @@ def _compact_with_short_results(builder: PlanBuilder) -> PlanBuilder:
         return attempt.builder
 
     # Back to the plan with whole results: there is no use in recording cuts of what disappears in the summary.
-    newest_cut = find_tail_cut_points(builder.state)[-1:]
     latest = _find_latest_tail_start(builder)
-    allowed_cut = [keep for keep in newest_cut if builder.state.view.first_kept < keep <= latest]
-    summarized = _compact_at_first_useful_cut(builder, allowed_cut)
+    all_cuts = find_tail_cut_points(builder.state)
+    allowed_cuts = [keep for keep in all_cuts if builder.state.view.first_kept < keep <= latest]
+    summarized = _compact_at_first_useful_cut(builder, allowed_cuts[-1:])
     if not summarized.is_planned:
         return attempt.builder
     return add_unread_notice(builder, summarized.builder)
@@ -411,7 +411,7 @@ def _compute_max_summary(builder: PlanBuilder, keep: int) -> int | None:
         return max_tokens
     # The pinned messages stay as well. Without them here the extract would be made too long for the goal, and no
     # cut would do in a small window.
-    kept_tokens = _measure_pinned_messages(builder.state) + measure_tail(builder.state, keep)
+    kept_tokens = builder.pinned_tokens + measure_tail(builder.state, keep)
     goal = builder.rules.compute_compaction_goal(builder) - builder.token_ratio * kept_tokens
     # An extract may miss its budget by a little; with that held back the compaction still reaches its goal.
     remaining = int(goal - builder.compute_compaction_share(SUMMARY_SLACK_SHARE))
@@ -425,12 +425,6 @@ def _apply_compaction(builder: PlanBuilder, compaction: CompactionEntry) -> Plan
     # The entry records the size that it leads to, which is known only with the compaction applied.
     tokens_after = builder.add_compaction(compaction).estimated_tokens
     return builder.add_compaction(replace(compaction, tokens_after=tokens_after))
-
-
-def _measure_pinned_messages(state: ConversationState) -> int:
-    """Return the estimator tokens of the system messages that stand before the conversation and stay."""
-    pinned_messages = state.history.sized_messages.slice(0, state.view.pinned_count)
-    return sum(sized_message.tokens for sized_message in pinned_messages)
 
 
 def compute_max_extract(message_budget: int, settings: Settings) -> int:
