@@ -6,8 +6,8 @@ it.
 
 MAX_SCANNED_TOKENS = 200_000
 """Estimator tokens of the head that are searched for lines. It bounds the time that a compaction takes. Measured on
-sessions of up to 800,000 tokens at a window of 64,000: 300,000 recall .3 % more of their facts and take a quarter longer,
-160,000 recall .4 % fewer."""
+sessions of up to 800,000 tokens at a window of 64,000: 300,000 recall .3 % more of their facts and take a quarter
+longer, 160,000 recall .4 % fewer."""
 MIN_LINE_WORTH = 0.001
 """Weight (``weigh_reference``) for each token that a quoted line must add. Tuned by replay: long sessions need many
 lines again and short ones few, so a fixed share is too small for the former and too dear for the latter."""
