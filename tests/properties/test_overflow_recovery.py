@@ -335,16 +335,21 @@ def test_plan_fits_a_learned_window(limit):
 
 @pytest.mark.parametrize("numbers", [(0, 0), (0, 5), (7, 0), (-3, -3), (0, 10**12)])
 def test_plan_shrinks_after_each_refusal_without_sensible_numbers(numbers):
-    """A request refused again and again gets smaller each time, down to the smallest."""
+    """A request refused again and again gets smaller each time, down to the smallest, of which a notice says so."""
     target, messages = build_target(200_000), build_turn(60)
+    smallest_window = 5_335
     sent = plan(messages, target)
     for steps in (30, 16, 10):
         before = sent.after
         state = refuse(sent.state, *numbers)
         window = learn_limits(target, state).limits.window
-        assert window <= max(0.8 * before, 5_335)
+        assert window <= max(0.8 * before, smallest_window)
         smaller_plan = plan_request(state, target, inputs=PlanInputs(force_compaction=True))
-        assert smaller_plan.after < before
+        if window > smallest_window:
+            assert smaller_plan.after < before
+        elif smaller_plan.after >= before:
+            assert smaller_plan.after == before < window / 2
+            assert [notice.rule for notice in smaller_plan.notices] == ["nothing-to-compact"]
         assert smaller_plan.after <= smaller_plan.window == window
         messages = [*messages, *build_turn(steps, 3_000)]
         sent = plan(messages, target, state=smaller_plan.state)
