@@ -92,10 +92,12 @@ def test_demo_overflows_without_holdfast_and_finishes_with_it(demo_report):
 
 @pytest.mark.long
 def test_run_with_holdfast_is_deterministic(both_runs, tmp_path):
-    """Two runs have the same figures, to the token."""
+    """Two runs have the same figures, but for the digits of the clock: what is read back shows when it was said."""
     first_run, other_run = both_runs[0].with_holdfast, run_short_task(tmp_path, lambda _: None)
-    for field in ("outcome", "steps", "compactions", "recalls", "totals"):
+    for field in ("outcome", "steps", "compactions", "recalls"):
         assert getattr(first_run, field) == getattr(other_run, field), field
+    assert first_run.totals.tokens == pytest.approx(other_run.totals.tokens, rel=1e-3)
+    assert first_run.totals.usd == pytest.approx(other_run.totals.usd, rel=1e-3)
 
 
 def test_demo_keep_leaves_the_store_and_the_files(demo_report, kept_folder, run):
