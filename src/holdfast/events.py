@@ -16,6 +16,7 @@ from msgspec import Struct
 __all__ = [
     "COMPACTION_OUTCOMES",
     "AnswerRecorded",
+    "CacheMissed",
     "CompactionEnded",
     "CompactionOutcome",
     "CompactionStarted",
@@ -62,6 +63,32 @@ class AnswerRecorded(SessionEvent, frozen=True, tag="answered"):
     cache_write: int = 0
     dropped_thinking: int = 0
     """Pieces of thinking that the provider kept from the model, because the history before them has changed."""
+
+
+class CacheMissed(SessionEvent, frozen=True, tag="cachemissed"):
+    """The provider read clearly less of a request from its prompt cache than it could have.
+
+    ``cause`` is ``decision`` (of Holdfast), ``client-edit``, ``expired``, ``model``, ``tools`` or ``unknown``. It comes
+    right after the ``AnswerRecorded`` of the request, for requests of one branch since its session was opened.
+    """
+
+    cause: str = ""
+    missed_tokens: int = 0
+    """Tokens that were processed again though they were in the cache."""
+    expected_tokens: int = 0
+    """Tokens that could have been read from it."""
+    why: str = ""
+    """The cause in a sentence, with its numbers."""
+    decision: str = ""
+    """The entry of the decision, if one is the cause."""
+    rule: str = ""
+    message: int = -1
+    """The first message that differs from the request before, as ``holdfast show`` numbers it; -1 if none does."""
+    part: int = 0
+    byte: int = 0
+    """The part of that message, and the byte in it, where the difference begins."""
+    idle_seconds: float = 0.0
+    """Seconds since the request before; 0 if that is not known."""
 
 
 class RequestRefused(SessionEvent, frozen=True, tag="refused"):
@@ -140,6 +167,7 @@ class HookFailed(SessionEvent, frozen=True, tag="hookfailed"):
 Event: TypeAlias = (
     RequestStarted
     | AnswerRecorded
+    | CacheMissed
     | RequestRefused
     | RetryScheduled
     | ShrinkStarted

@@ -20,6 +20,7 @@ from holdfast.errors import ConfigError, StoreError, WindowTooSmall
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.settings import Settings
+from holdfast.state.cache_misses import CacheHistory
 from holdfast.state.costs import SummaryCall, build_summary_cost_note
 from holdfast.state.dialect import Dialect
 from holdfast.state.plan import Plan
@@ -45,6 +46,8 @@ class SessionRuntime:
         """The last request that was checked and broke no rule; later ones are checked from there on."""
         self.unlogged_costs: list[SummaryCall] = []
         """Calls for summaries whose usage is not in the log yet."""
+        self.cache_history = CacheHistory()
+        """The requests that this runtime had answered, for telling why a later one missed the provider's cache."""
         self.is_answering = False
         """Whether an answer is on its way. Set in the worker together with the commit of the request, so that no user
         message can be appended between the two."""

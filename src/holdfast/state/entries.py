@@ -33,6 +33,9 @@ class RequestSetup(Struct, frozen=True, omit_defaults=True, tag="frame", rename=
     tokens: int = 0
     is_exact: bool = False
     """Whether ``tokens`` was counted by the model (told or measured); if not, it is our uncalibrated estimate."""
+    field_digests: tuple[tuple[str, str], ...] = ()
+    """Names of the fields that ``digest`` covers, each with a short digest of its own, to tell which one changed. Logs
+    written before this field existed leave it empty."""
 
 
 class DecisionEntry(Struct, frozen=True, omit_defaults=True, tag="decision"):

@@ -41,6 +41,7 @@ from holdfast.config import Catalog
 from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
+from holdfast.state.cache_misses import UNREPORTED
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, RequestSetup
@@ -100,8 +101,12 @@ def stats_command(
     which, why and since when.
 
     A cache break is a request that no longer begins like the one before it, so the tokens after that point are written
-    to the cache again. For a session that was only observed, a forecast shows what its policy would have done. Each
-    request must be planned for that, so a long session is forecast only with --foresee.
+    to the cache again. A cache miss is a request of which the provider read clearly less from its cache than it could
+    have; the cause is a decision, the client's edit, a cache that expired, another model, other tools, or not known
+    (holdfast why REQUEST explains each).
+
+    For a session that was only observed, a forecast shows what its policy would have done. Each request must be planned
+    for that, so a long session is forecast only with --foresee.
     """
     if session is None and wants_foresight is not None:
         raise click.UsageError("--foresee and --no-foresee need one session; give the beginning of its id")
@@ -378,12 +383,31 @@ def _print_costs(console: Any, account: SessionSavings) -> None:
         print_wrapped(console, Text(f"cache breaks: {breaks}; {cost}{suffix}"))
     else:
         console.print("the cache never broke: every request extended the one before it")
+    _print_cache_misses(console, account)
     if account.saved_in_total and (account.saved_dollars or not account.unpriced_calls):
         print_wrapped(
             console,
             Text(f"the saved tokens would have cost ${account.saved_dollars:,.2f} at the price of cached input"),
         )
     print_wrapped(console, Text(f"{format_count(account.spills, 'text')} spilled, {account.spill_bytes:,} bytes"))
+
+
+def _print_cache_misses(console: Any, account: SessionSavings) -> None:
+    """Print how many requests missed the cache for each cause, most tokens first, and what that cost."""
+    from rich.text import Text
+
+    misses = []
+    for cause, total in sorted(account.cache_misses.items(), key=lambda item: -item[1].tokens):
+        if cause == UNREPORTED:
+            continue
+        money = "" if total.dollars is None else f", ${total.dollars:,.2f}"
+        misses.append(f"{cause} {total.count:,} ({format_tokens(total.tokens)} tokens{money})")
+    if misses:
+        print_wrapped(console, Text(f"cache misses, with what they cost more than reads: {'; '.join(misses)}"))
+    unreported = account.cache_misses.get(UNREPORTED)
+    if unreported is not None:
+        requests = format_count(unreported.count, "request")
+        print_wrapped(console, Text(f"{requests} without figures about the cache: a miss would not be seen"))
 
 
 def _format_call_costs(account: SessionSavings) -> str:

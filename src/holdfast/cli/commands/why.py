@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from shlex import quote
 from typing import Any
 
@@ -26,6 +26,7 @@ from holdfast.cli.output.terminal import (
     print_more_hint,
     print_wrapped,
 )
+from holdfast.cli.reports.cache_misses import find_session_misses
 from holdfast.cli.reports.changed_fields import FieldChange, list_change_lines, list_message_field_changes
 from holdfast.cli.reports.describe import format_session_line, format_time, get_message_text_lines, shorten_session_keys
 from holdfast.cli.reports.history import (
@@ -141,7 +142,8 @@ def why_command(
     sizes were counted by the provider.
 
     For a request, named by the id in the header x-holdfast-request of its answer: its size from the client and as sent,
-    the decisions made for it and before it, the fields that were sent changed, and its cost.
+    the decisions made for it and before it, the fields that were sent changed, its cost, and why it read less from the
+    provider's cache than it could have.
     """
     with open_named_store(store, readonly=True) as there:
         with ProgressBar("reading", is_wanted=not as_json):
@@ -156,7 +158,8 @@ def why_command(
                 )
             log = load_history_through_entry(there, info.key, log, entry)
         if isinstance(entry.body, REQUEST_BODIES) and not said:
-            _print_request_story(info, log, entry, shorten_session_keys(keys)[info.key], as_json=as_json)
+            entries = there.read_entries(info.key)
+            _print_request_story(info, log, entry, entries, shorten_session_keys(keys)[info.key], as_json=as_json)
             return
         number = _get_message_number(log, entry)
         if said:
@@ -199,17 +202,23 @@ def _print_request_story(
     info: SessionInfo,
     log: BranchHistory,
     entry: Entry,
+    entries: Sequence[Entry],
     short_key: str,
     *,
     as_json: bool,
 ) -> None:
-    """Explain the request of ``entry``, which is the request itself, its answer or its failure."""
+    """Explain the request of ``entry``, which is the request itself, its answer or its failure.
+
+    ``entries`` are those of all branches: the request before it, on another branch, may have been cached.
+    """
+    configuration = config.load_configuration()
     with ProgressBar("reading", is_wanted=not as_json):
         request_detail = describe_request(
             info,
             log,
             find_request_position(log, entry),
-            config.load_configuration(),
+            configuration,
+            find_session_misses(entries, configuration.catalog, info.model or ""),
         )
     if as_json:
         print_json(msgspec.to_builtins(request_detail))

@@ -5,11 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.cli.reports.branches import find_overflow_refusals, find_repeated_entries, fold_branches
+from holdfast.cli.reports.cache_misses import (
+    BranchCacheJudge,
+    CacheMissTotal,
+    compute_miss_total,
+    find_request_place,
+    merge_miss_totals,
+)
 from holdfast.cli.reports.changed_fields import FieldChange, list_changed_fields, sum_field_changes
 from holdfast.cli.reports.history import count_compacted_tokens, list_active_decisions, list_shown_edits
 from holdfast.cli.reports.request_size import (
@@ -21,7 +29,6 @@ from holdfast.cli.reports.request_size import (
 )
 from holdfast.config import Catalog
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.providers.registry import API_NAMES
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import (
@@ -46,7 +53,7 @@ from holdfast.state.entries import (
     Usage,
 )
 from holdfast.state.fold.fold_entries import apply_entry
-from holdfast.state.target import Prices
+from holdfast.state.target import CacheRules, Prices
 from holdfast.state.view import compute_prefix_digest_at, list_shown_sized_messages_at, measure_summary
 
 UNKNOWN_PRICES = Prices(0.0, 0.0, 0.0, 0.0, is_assumed=True)
@@ -133,6 +140,8 @@ class SessionSavings(Struct, frozen=True):
     """Tokens that had to be written to the cache again."""
     rewritten_dollars: float = 0.0
     """The extra cost compared with reading them."""
+    cache_misses: dict[str, CacheMissTotal] = {}
+    """Requests that read less from the provider's cache than they could have, by cause."""
     spills: int = 0
     spill_bytes: int = 0
     largest: LargestRequest = LargestRequest()
@@ -210,11 +219,13 @@ def sum_savings(accounts: Iterable[SessionSavings]) -> SessionSavings:
         sums = {name: getattr(total, name) + getattr(account, name) for name in _SUMMED_FIELDS}
         rules = _add_rules(total.rules, account.rules)
         breaks = _add_counts(total.breaks, account.breaks)
+        cache_misses = merge_miss_totals(total.cache_misses, account.cache_misses)
         total = replace(
             total,
             **sums,
             rules=rules,
             breaks=breaks,
+            cache_misses=cache_misses,
             largest=total.largest.merge_larger(account.largest),
         )
     return replace(total, changed_fields=sum_field_changes(changed_fields))
@@ -299,12 +310,16 @@ class _AccountFold:
         """Whether the newest request was refused as too large."""
         self._is_saved = False
         """Whether a compaction, or a decision after a refusal, made it fit."""
+        self._rules: dict[tuple[str, str], CacheRules] = {}
+        """Cache rules that were looked up, by API and model."""
+        self._cache_judge = BranchCacheJudge(self._get_cache_rules)
         self._is_cached = False
         """Whether the newest answer reported tokens read from or written to the cache."""
 
     def start_branch(self) -> None:
         """Continue as a new branch, with an empty account."""
         self._account = SessionSavings(self._account.session)
+        self._cache_judge = copy(self._cache_judge)
         self._changes_since_request = [*self._changes_since_request]
         self._saved_in_total = Counter()
         self._revoked = Counter()
@@ -324,6 +339,7 @@ class _AccountFold:
         before, body = self._branch, entry.body
         self._branch = apply_entry(before, entry)
         has_changed = self._branch is not before
+        self._add_cache_miss(entry)
         if has_changed and isinstance(body, DecisionEntry | CompactionEntry | RevokeEntry | RequestSetup):
             self._changes_since_request += _name_changes(body)
             self._saved_now = _sum_saved_tokens(self._branch)
@@ -399,15 +415,17 @@ class _AccountFold:
 
     def _get_prices(self) -> Prices:
         """Return the prices of the model in use, or ``UNKNOWN_PRICES``."""
-        model = self._branch.last_request.model or self._model
-        api = ""
-        for sized_message in self._branch.history.sized_messages.slice(0, 1):
-            if sized_message.api in API_NAMES:
-                api = sized_message.api
-        if (api, model) not in self._priced:
-            prices = self._catalog.get_prices(api or self._catalog.find_api(model) or API_NAMES[0], model)
-            self._priced[api, model] = UNKNOWN_PRICES if prices.is_assumed else prices
-        return self._priced[api, model]
+        place = find_request_place(self._branch, self._catalog, self._model)
+        if place not in self._priced:
+            prices = self._catalog.get_prices(*place)
+            self._priced[place] = UNKNOWN_PRICES if prices.is_assumed else prices
+        return self._priced[place]
+
+    def _get_cache_rules(self, state: ConversationState) -> CacheRules:
+        place = find_request_place(state, self._catalog, self._model)
+        if place not in self._rules:
+            self._rules[place] = self._catalog.get_cache_rules(*place)
+        return self._rules[place]
 
     def _add_request(self, body: RequestEntry) -> None:
         account = self._account
@@ -437,6 +455,15 @@ class _AccountFold:
         self._changes_since_request = []
         covered_count = min(body.message_count, len(self._branch.history.sized_messages))
         self._last = (self._branch, body.message_count, compute_prefix_digest_at(self._branch, covered_count))
+
+    def _add_cache_miss(self, entry: Entry) -> None:
+        """Count the miss of the request that ``entry`` answers, if it is an answer to one that missed the cache."""
+        miss = self._cache_judge.add_entry(entry, self._branch)
+        if miss is None or not isinstance(entry.body, AnswerEntry):
+            return
+        total = compute_miss_total(miss, entry.body.usage, self._get_prices())
+        cache_misses = merge_miss_totals(self._account.cache_misses, {miss.cause: total})
+        self._account = replace(self._account, cache_misses=cache_misses)
 
     def _price_rewrite(self, tokens: int, prices: Prices) -> float:
         """Return the extra cost of writing ``tokens`` again instead of reading them; 0 if they were never cached."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
+from holdfast.state.cache_misses import CacheMiss, describe_cache_miss
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import compute_known_cost
 from holdfast.state.entries import (
@@ -97,6 +99,10 @@ class RequestDetail(Struct, frozen=True, omit_defaults=True):
     """Why it was not answered, or an empty string."""
     is_counted: bool = False
     """Whether the provider counted the request as sent, plausibly."""
+    cache_miss: CacheMiss | None = None
+    """Why the provider read less of it from its cache than it could have; None if it read all, or is the first."""
+    cache_miss_text: str = ""
+    """The same in a sentence."""
 
 
 def find_request_position(log: BranchHistory, entry: Entry) -> int:
@@ -133,8 +139,9 @@ def describe_request(
     log: BranchHistory,
     at: int,
     configuration: Configuration,
+    cache_misses: Mapping[str, CacheMiss] = MappingProxyType({}),
 ) -> RequestDetail:
-    """Describe the request at index ``at`` of ``log``."""
+    """Describe the request at index ``at`` of ``log``; ``cache_misses`` are those of its session, by request."""
     entry = log.entries[at]
     state = build_state_at_request(log.entries, at)
     end = find_answer_or_failure(log.entries[at + 1 :])
@@ -161,6 +168,7 @@ def describe_request(
             earlier_decisions.append(decision)
         else:
             new_decisions.append(decision)
+    cache_miss = cache_misses.get(entry.id)
     return RequestDetail(
         session=info.key,
         request=entry.id,
@@ -181,6 +189,8 @@ def describe_request(
         stop=answer.stop_reason if answer is not None else "",
         failure=_explain_no_answer(end),
         is_counted=size.is_counted,
+        cache_miss=cache_miss,
+        cache_miss_text="" if cache_miss is None else describe_cache_miss(cache_miss),
     )
 
 
@@ -306,6 +316,10 @@ def print_request_detail(console: Any, request_detail: RequestDetail, session: s
     for line in list_change_lines(request_detail.changed_fields):
         print_wrapped(console, Text(line))
     print_wrapped(console, Text(_format_cost(request_detail)))
+    if request_detail.cache_miss is not None and request_detail.usage is not None:
+        cause = request_detail.cache_miss.cause
+        head = "cache" if cause == "unreported" else f"cache miss ({cause})"
+        print_wrapped(console, Text(f"{head}: {clean_single_line(request_detail.cache_miss_text)}"))
     if request_detail.new_decisions or request_detail.earlier_decisions:
         request = clean_single_line(request_detail.request)[:SHORT_ID]
         print_command(console, Text(f"see the change: holdfast diff {request}", style="dim"))

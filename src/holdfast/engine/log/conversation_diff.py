@@ -30,6 +30,11 @@ from holdfast.state.target import PlanInputs, Target
 MAX_SYSTEM_SIZE_DIFFERENCE = 1_024
 """Tokens by which a system message at the start may differ from the logged one and still take its place."""
 
+SYSTEM_MESSAGES_FIELD = "system messages"
+"""Name under which system messages that differ from the logged ones count as a field of the setup."""
+SYSTEM_DIGEST_CHARS = 16
+"""Characters of the digest of that field, as many as those of other fields have."""
+
 
 class MessageMatches(Struct, frozen=True):
     """Messages of the log, and the client's messages that repeat them.
@@ -214,7 +219,8 @@ def add_system_messages_to_setup(
         return setup
     digests = [setup.digest.encode(), *(message.digest for message in messages[:system_count])]
     digest = blake2b(b"\x00".join(digests), digest_size=16).hexdigest()
-    return replace(setup, digest=digest, tokens=setup.tokens + max(0, extra_tokens))
+    field_digests = (*setup.field_digests, (SYSTEM_MESSAGES_FIELD, digest[:SYSTEM_DIGEST_CHARS]))
+    return replace(setup, digest=digest, tokens=setup.tokens + max(0, extra_tokens), field_digests=field_digests)
 
 
 def plan_with_existing_decisions(

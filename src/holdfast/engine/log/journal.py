@@ -118,6 +118,8 @@ class Journal(BranchLog):
         self.policy = policy
         self._last_sent_at = store.get_session(key).updated_at or clock()
         """Time in milliseconds when the last request was sent or answered, as far as it is known."""
+        self.request_sent_at: int | None = None
+        """Time in milliseconds when the newest request was committed here; None before the first one."""
         self._ready_request: PreparedRequest | None = None
         """The last committed request, as long as nothing was appended since: sent again, it must be the same."""
         self._matcher = ConversationMatcher()
@@ -691,3 +693,6 @@ class Journal(BranchLog):
             self._queued_messages = None
         if any(isinstance(entry.body, RequestEntry | AnswerEntry) for entry in new):
             self._last_sent_at = self._clock()
+        for entry in new:
+            if isinstance(entry.body, RequestEntry):
+                self.request_sent_at = entry.time_ms

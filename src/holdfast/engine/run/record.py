@@ -23,6 +23,13 @@ from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors.answer_rules import UNREAD_PROMPT_SHARE
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport, Verdict
+from holdfast.state.cache_misses import (
+    UNREPORTED,
+    AnsweredRequest,
+    FirstDifference,
+    describe_cache_miss,
+    judge_cache_use,
+)
 from holdfast.state.calibration.calibration import (
     MIN_CALIBRATION_RATIO,
     MIN_COUNT_SHARE,
@@ -33,6 +40,7 @@ from holdfast.state.calibration.calibration import (
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.calibration.usage import find_plateau_count, is_impossible_count, measure_new_content
 from holdfast.state.conversation_state import ConversationState
+from holdfast.state.entries import Usage
 from holdfast.state.view import build_projection, get_valid_measured_request
 
 ABORTED_STOP = "aborted"
@@ -107,8 +115,42 @@ async def record_answer(
             len(answer.dropped_thinking),
         )
     )
+    _report_cache_miss(runtime, prepared_request, usage)
     _report_dropped_thinking(runtime, answer)
     return answer
+
+
+def _report_cache_miss(runtime: SessionRuntime, prepared_request: PreparedRequest, usage: Usage) -> None:
+    """Emit an event if the provider read clearly less from its cache than it could have."""
+    request = AnsweredRequest(
+        prepared_request.request_id,
+        prepared_request.plan.state,
+        runtime.journal.request_sent_at,
+        usage,
+    )
+    previous = runtime.cache_history.recent[0] if runtime.cache_history.recent else None
+    miss, runtime.cache_history = judge_cache_use(
+        runtime.cache_history, request, prepared_request.target.cache_rules, previous
+    )
+    # That a provider reports nothing is no event: it would come with every answer.
+    if miss is None or miss.cause == UNREPORTED:
+        return
+    difference = miss.difference or FirstDifference(-1, 0, 0)
+    runtime.emit_event(
+        events.CacheMissed(
+            runtime.key,
+            miss.cause,
+            miss.missed_tokens,
+            miss.expected_tokens,
+            describe_cache_miss(miss),
+            miss.decision,
+            miss.rule,
+            difference.message,
+            difference.part,
+            difference.byte,
+            miss.idle_seconds or 0.0,
+        )
+    )
 
 
 def _report_dropped_thinking(runtime: SessionRuntime, answer: ParsedAnswer) -> None:

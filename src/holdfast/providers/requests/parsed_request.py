@@ -25,6 +25,9 @@ from holdfast.providers.requests.recognize import recognize_api
 from holdfast.state.entries import RequestSetup
 
 _RAW_LIST_DECODER = Decoder(list[Raw])
+# They only tell one version of a field from the next within a session, so eight bytes are more than enough.
+FIELD_DIGEST_BYTES = 8
+"""Bytes of the digest of a single field of a request's setup."""
 
 
 class ParsedRequest(Struct, frozen=True):
@@ -236,7 +239,8 @@ def measure_request_setup(api: str, fields: Mapping[str, Raw]) -> RequestSetup:
         return RequestSetup()
     digest = blake2b(b"\x00".join(key.encode() + data for key, data in pieces), digest_size=16).hexdigest()
     tokens = sum(estimate_byte_tokens(_unescape_json_bytes(data)) for _, data in pieces)
-    return RequestSetup(digest, tokens)
+    field_digests = tuple((key, blake2b(data, digest_size=FIELD_DIGEST_BYTES).hexdigest()) for key, data in pieces)
+    return RequestSetup(digest, tokens, field_digests=field_digests)
 
 
 def _strip_field_cache_control(raw: Raw) -> bytes:

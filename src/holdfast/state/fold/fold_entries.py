@@ -211,6 +211,9 @@ def _count_leading_system_messages(messages: Sequence[Message]) -> int:
 def _apply_setup(state: ConversationState, _entry: Entry, body: RequestSetup) -> ConversationState:
     if body == state.setup:
         return state
+    if replace(body, field_digests=state.setup.field_digests) == state.setup:
+        # The same setup from a version that also records the digests of its fields: nothing that is sent changed.
+        return replace(state, setup=body)
     usage = state.usage
     measured_request = None
     other_model_stats = [replace(stats, measured_request=None) for stats in usage.other_model_stats]
