@@ -228,7 +228,7 @@ def calibrate_setup(target: Target, state: ConversationState) -> RequestSetup:
     ratio = get_calibrated_ratio(state, target)
     measurement = None
     measured_tokens = 0
-    if is_last_model(state, target) and state.setup == setup:
+    if is_last_model(state, target) and state.setup.has_same_content(setup):
         measurement = state.usage.measured_request
     if measurement is not None:
         measured_tokens = measurement.reported_tokens - round(ratio * measurement.shown_tokens)

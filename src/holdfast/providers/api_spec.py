@@ -385,6 +385,8 @@ class ApiSpec(Struct, frozen=True):
     """How requests name the container in which code of the provider's waits for results; None if it has none."""
     tool_schemas: ToolSchemaFormat | None = None
     """Where it has the JSON Schemas of functions, and what it refuses in them; None if that is not known."""
+    cache_option_fields: tuple[str, ...] = ()
+    """Options that are no part of the prompt, but part the cache of its messages: another value reads nothing."""
 
     @property
     def supports_cache_control(self) -> bool:

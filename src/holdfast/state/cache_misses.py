@@ -6,7 +6,7 @@ sends again, can be read from there; if the provider read clearly less, that is 
 =============== ======================================================================================================
 ``expired``     more time passed than the cache keeps an entry
 ``model``       another model, or another provider
-``tools``       the system prompt, the tools or another field before the messages changed
+``tools``       the system prompt or the tools changed, or an option that parts the cache (thinking)
 ``decision``    a decision of ours changed what is shown: pruning, a compaction, an undo
 ``client-edit`` the client changed or removed earlier messages
 ``unknown``     none of these: the log shows the same prefix, in time
@@ -125,7 +125,7 @@ class CacheMiss(Struct, frozen=True, omit_defaults=True):
     models: tuple[str, ...] = ()
     """The model before and the model now (cause ``model``)."""
     fields: tuple[str, ...] = ()
-    """The fields that changed (cause ``tools``); empty if the log does not say, as older ones do not."""
+    """The fields that changed (cause ``tools``); empty if the log does not say which, as older ones do not."""
     new_blocks: int = 0
     """Content blocks since the earlier request, if they are more than the provider looks back (cause ``unknown``)."""
 
@@ -229,8 +229,9 @@ def find_cache_miss(before: AnsweredRequest, after: AnsweredRequest, rules: Cach
         if before.place[1] != after.place[1]:
             models = (before.place[1], after.place[1])
         return replace(miss, cause="model", models=models)
-    if before.state.setup.digest != after.state.setup.digest:
-        return replace(miss, cause="tools", fields=_list_changed_setup_fields(before.state, after.state))
+    changed_fields = _list_changed_setup_fields(before.state, after.state)
+    if changed_fields or before.state.setup.digest != after.state.setup.digest:
+        return replace(miss, cause="tools", fields=changed_fields)
     if comparison is None:
         return replace(miss, new_blocks=_count_blocks_out_of_reach(before, after, rules))
     return _explain_changed_messages(miss, comparison, before.state, after.state)
@@ -553,7 +554,7 @@ def _describe_cause(miss: CacheMiss) -> str:
             what = "the system prompt or the tools"
             if miss.fields:
                 what = " and ".join(miss.fields)
-            return f"{what} changed, which stands before all messages"
+            return f"{what} changed, and the cache of what follows holds only for the same"
         case "decision":
             return f"decision {miss.decision[:8]} ({miss.rule}) changed {_describe_difference(miss.difference)}"
         case "client-edit":

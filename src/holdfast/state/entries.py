@@ -34,8 +34,12 @@ class RequestSetup(Struct, frozen=True, omit_defaults=True, tag="frame", rename=
     is_exact: bool = False
     """Whether ``tokens`` was counted by the model (told or measured); if not, it is our uncalibrated estimate."""
     field_digests: tuple[tuple[str, str], ...] = ()
-    """Names of the fields that ``digest`` covers, each with a short digest of its own, to tell which one changed. Logs
-    written before this field existed leave it empty."""
+    """Names of the fields that ``digest`` covers, and of options that part the provider's cache, each with a short
+    digest of its own: they tell which one changed. Logs written before this field existed leave it empty."""
+
+    def has_same_content(self, other: RequestSetup) -> bool:
+        """Return whether both have the same system prompt and tools, of the same size, whatever their options."""
+        return (self.digest, self.tokens, self.is_exact) == (other.digest, other.tokens, other.is_exact)
 
 
 class DecisionEntry(Struct, frozen=True, omit_defaults=True, tag="decision"):

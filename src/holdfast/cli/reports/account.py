@@ -569,7 +569,7 @@ def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: Con
         return 0
     compaction = state.view.compaction
     has_new_compaction = compaction != before.view.compaction
-    has_new_setup = state.setup != before.setup
+    has_new_setup = not state.setup.has_same_content(before.setup)
     if has_new_compaction:
         first_changed = state.view.first_kept
     else:
@@ -587,7 +587,7 @@ def _count_rewritten_tokens(last: tuple[ConversationState, int, str], state: Con
 
 def _find_first_changed_message_index(before_state: ConversationState, state: ConversationState, count: int) -> int:
     """Find the first message that two branches show differently, by binary search: digests are chained."""
-    if before_state.setup != state.setup:
+    if not before_state.setup.has_same_content(state.setup):
         return state.view.first_kept
     digests_before = before_state.history.projection_digests
     digests = state.history.projection_digests

@@ -666,7 +666,7 @@ class Journal(BranchLog):
         last_request = state.last_request
         if not last_request.seen_count or last_request.seen_count != len(state.history.sized_messages):
             return None
-        if last_request.model != target.model or state.setup != target.setup:
+        if last_request.model != target.model or not state.setup.has_same_content(target.setup):
             return None
         if last_request.prefix_digest != compute_prefix_digest(state):
             return None

@@ -130,6 +130,8 @@ ANTHROPIC_SPEC = ApiSpec(
     messages.decode_message,
     messages.encode_message,
     setup_fields=("tools", "system"),
+    # From the page on prompt caching: another value of these invalidates the messages, but not tools and system.
+    cache_option_fields=("tool_choice", "thinking", "output_config"),
     max_tokens_paths=(("max_tokens",),),
     build_dialect=models.build_dialect,
     answers_module="holdfast.providers.anthropic.response",

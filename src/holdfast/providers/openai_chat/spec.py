@@ -123,6 +123,7 @@ OPENAI_CHAT_SPEC = ApiSpec(
     messages.decode_message,
     messages.encode_message,
     setup_fields=("tools", "functions", "response_format"),
+    cache_option_fields=("prompt_cache_key",),
     # OpenAI's reasoning models refuse the older ``max_tokens``, so it is only kept where a body has it.
     max_tokens_paths=(("max_completion_tokens",), ("max_tokens",)),
     build_dialect=models.build_dialect,

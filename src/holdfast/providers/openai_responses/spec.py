@@ -131,6 +131,7 @@ OPENAI_RESPONSES_SPEC = ApiSpec(
     messages.decode_message,
     messages.encode_message,
     setup_fields=("tools", "text", "instructions"),  # ``text`` holds the schema of the answer
+    cache_option_fields=("prompt_cache_key",),
     max_tokens_paths=(("max_output_tokens",),),
     build_dialect=models.build_dialect,
     answers_module="holdfast.providers.openai_responses.response",

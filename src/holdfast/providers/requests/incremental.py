@@ -88,7 +88,9 @@ def parse_appended_request(body: bytes, api: str, previous: IndexedRequest) -> t
     size = memoryview(raw_list).nbytes
     if short_body[previous.list_start : previous.list_start + size] != bytes(raw_list):
         return None  # the list is not the one at the old position: the body has the field twice
-    has_same_setup = all(fields.get(name) == old.fields.get(name) for name in spec.setup_fields)
+    has_same_setup = all(
+        fields.get(name) == old.fields.get(name) for name in (*spec.setup_fields, *spec.cache_option_fields)
+    )
     # Copied, so that the new messages keep their own list alive and not the whole body around it.
     new_messages = parse_message_list(spec, Raw(bytes(raw_list)))
     whole_list = Raw(memoryview(body)[previous.list_start : tail_start + size - 1])

@@ -226,7 +226,8 @@ def _parse_raw_string(raw: Raw | None) -> str:
 def measure_request_setup(api: str, fields: Mapping[str, Raw]) -> RequestSetup:
     """Measure the fields that precede the messages (tools, system prompt): digest and estimated tokens.
 
-    Cache breakpoints do not count, since clients move them and the prompt stays the same.
+    Cache breakpoints do not count, since clients move them and the prompt stays the same. Options that part the cache
+    are no content, and have only a digest of their own.
     """
     pieces: list[tuple[str, bytes]] = []
     for key in API_SPECS[api].setup_fields:
@@ -239,8 +240,11 @@ def measure_request_setup(api: str, fields: Mapping[str, Raw]) -> RequestSetup:
         return RequestSetup()
     digest = blake2b(b"\x00".join(key.encode() + data for key, data in pieces), digest_size=16).hexdigest()
     tokens = sum(estimate_byte_tokens(_unescape_json_bytes(data)) for _, data in pieces)
-    field_digests = tuple((key, blake2b(data, digest_size=FIELD_DIGEST_BYTES).hexdigest()) for key, data in pieces)
-    return RequestSetup(digest, tokens, field_digests=field_digests)
+    options = [(key, bytes(fields[key])) for key in API_SPECS[api].cache_option_fields if key in fields]
+    field_digests = []
+    for key, data in (*pieces, *options):
+        field_digests.append((key, blake2b(data, digest_size=FIELD_DIGEST_BYTES).hexdigest()))
+    return RequestSetup(digest, tokens, field_digests=tuple(field_digests))
 
 
 def _strip_field_cache_control(raw: Raw) -> bytes:

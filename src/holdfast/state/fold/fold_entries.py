@@ -211,8 +211,8 @@ def _count_leading_system_messages(messages: Sequence[Message]) -> int:
 def _apply_setup(state: ConversationState, _entry: Entry, body: RequestSetup) -> ConversationState:
     if body == state.setup:
         return state
-    if replace(body, field_digests=state.setup.field_digests) == state.setup:
-        # The same setup from a version that also records the digests of its fields: nothing that is sent changed.
+    if body.has_same_content(state.setup):
+        # Only an option changed, or the digests of fields are recorded for the first time: no prompt is another one.
         return replace(state, setup=body)
     usage = state.usage
     measured_request = None

@@ -1,0 +1,274 @@
+"""Why a request missed the provider's cache: whole sessions against the strict provider's own cache.
+
+The strict provider shares no rule with what is tested here. In each session exactly one thing happens, and the event,
+``stats`` and ``why`` name it.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast import events
+from holdfast.cli.reports.account import compute_savings_and_state
+from holdfast.cli.reports.cache_misses import find_session_misses
+from holdfast.config import load_shipped_catalog
+from holdfast.engine.engine import Engine
+from holdfast.planning.pipeline import Policy
+from holdfast.state.entries import RequestEntry, RequestSetup
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.provider.provider import Provider
+from holdfast.testing.provider.settings import ProviderSettings
+from holdfast.testing.upstream import ProviderUpstream
+
+KEY = "kelp"
+MODEL = "claude-opus-5-5"
+TOOL = {"name": "read", "description": "Read a file.", "input_schema": {"type": "object", "properties": {}}}
+WORDS = ("kelp ", "rock ", "tide ", "holdfast ", "frond ")
+
+
+def make_text(number: int, words: int) -> str:
+    """Return a text of ``words`` words that no other number gives."""
+    return f"Note {number}. " + "".join(WORDS[(number + at * at) % len(WORDS)] for at in range(words))
+
+
+class ClientSession:
+    """A client that sends its whole conversation with each request, with breakpoints as Claude Code sets them."""
+
+    def __init__(self, provider_settings: ProviderSettings | None = None) -> None:
+        self.clock = FakeClock(1_000.0)
+        self.store = MemoryStore()
+        self.seen_events: list[events.Event] = []
+        self.provider = Provider(provider_settings, clock=self.clock)
+        self.messages: list[dict] = []
+        self.fields: dict = {"model": MODEL, "max_tokens": 500, "tools": [TOOL], "system": make_text(0, 900)}
+
+    def build_body(self) -> dict:
+        messages = deepcopy(self.messages)
+        last = messages[-1]
+        last["content"] = [{"type": "text", "text": last["content"], "cache_control": {"type": "ephemeral"}}]
+        system = [{"type": "text", "text": self.fields["system"], "cache_control": {"type": "ephemeral"}}]
+        return {**self.fields, "system": system, "messages": messages}
+
+    async def send(self, session, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+        async with session.run(self.build_body()) as run:
+            async for _ in run:
+                pass
+        self.messages.append({"role": "assistant", "content": run.answer.message.text})
+
+    def play(self, *turns, policy: Policy | None = None) -> None:
+        """Play ``turns``: a text is sent, a function is called with this client and the session, and awaited."""
+
+        async def run_scenario():
+            opening = Engine.open(
+                self.store,
+                upstream=ProviderUpstream(self.provider),
+                listen=self.seen_events.append,
+                policy=policy or Policy(),
+            )
+            async with opening as engine:
+                engine.resources.clock = lambda: int(self.clock() * 1_000)
+                session = await engine.session(KEY)
+                for turn in turns:
+                    if isinstance(turn, str):
+                        self.clock.advance(10)
+                        await self.send(session, turn)
+                    else:
+                        await turn(self, session)
+
+        self.clock.run(run_scenario)
+
+    @property
+    def miss_events(self) -> list[events.CacheMissed]:
+        return [event for event in self.seen_events if isinstance(event, events.CacheMissed)]
+
+    @property
+    def entries(self):
+        return self.store.read_entries(KEY)
+
+    @property
+    def misses(self):
+        return find_session_misses(self.entries, load_shipped_catalog())
+
+    def check_only_miss(self, cause: str):
+        """Check that the last request missed for ``cause`` and no other missed, by all three doors; return the miss."""
+        (request_id, miss), *others = self.misses.items()
+        assert not others
+        request_ids = [entry.id for entry in self.entries if isinstance(entry.body, RequestEntry)]
+        assert request_id == request_ids[-1]
+        assert miss.cause == cause
+        (event,) = self.miss_events
+        assert (event.cause, event.missed_tokens) == (cause, miss.missed_tokens)
+        leaf = self.store.get_session(KEY).leaf_id
+        account, _ = compute_savings_and_state(KEY, self.entries, leaf, load_shipped_catalog())
+        assert {name: total.count for name, total in account.cache_misses.items()} == {cause: 1}
+        assert account.cache_misses[cause].dollars > 0
+        return miss
+
+
+TURNS = st.lists(st.integers(700, 1_500), min_size=3, max_size=6).map(
+    lambda sizes: [make_text(number, words) for number, words in enumerate(sizes, 1)]
+)
+
+
+def wait(seconds: float):
+    """Return a turn in which nothing is sent for ``seconds``."""
+
+    async def turn(client: ClientSession, _session) -> None:
+        client.clock.advance(seconds)
+
+    return turn
+
+
+def set_fields(**fields):
+    """Return a turn from which on the client sends other fields."""
+
+    async def turn(client: ClientSession, _session) -> None:
+        client.fields |= fields
+
+    return turn
+
+
+@settings(max_examples=15, deadline=None)
+@given(TURNS, st.floats(0, 280))
+def test_no_miss_is_reported_where_everything_is_read(turns, pause):
+    """A conversation that only grows, in time, never misses."""
+    client = ClientSession()
+    client.play(*[step for text in turns for step in (wait(pause), text)])
+    assert client.miss_events == []
+    assert client.misses == {}
+
+
+@settings(max_examples=10, deadline=None)
+@given(TURNS, st.floats(301, 90_000))
+def test_pause_beyond_the_lifetime_is_told_as_expired(turns, pause):
+    """The pause is in the miss, in seconds, beside the lifetime."""
+    client = ClientSession()
+    client.play(*turns, wait(pause), "Go on.")
+    miss = client.check_only_miss("expired")
+    assert miss.lifetime_seconds == 300
+    assert miss.idle_seconds == pytest.approx(pause + 10, abs=1)
+
+
+@settings(max_examples=10, deadline=None)
+@given(TURNS, st.sampled_from(["claude-sonnet-5", "claude-opus-4-8"]))
+def test_other_model_is_told(turns, model):
+    """The miss names both models."""
+    client = ClientSession()
+    client.play(*turns, set_fields(model=model), "Go on.")
+    assert client.check_only_miss("model").models == (MODEL, model)
+
+
+def test_going_back_to_a_model_that_still_has_its_cache_is_no_miss():
+    """The first model reads all that it has; only the switch to the other one misses."""
+    client = ClientSession()
+    texts = [make_text(number, 1_200) for number in range(1, 4)]
+    client.play(*texts, set_fields(model="claude-sonnet-5"), "And you?", set_fields(model=MODEL), "Go on.")
+    assert [event.cause for event in client.miss_events] == ["model"]
+
+
+CHANGED_FIELDS = {
+    "tools": {"tools": [TOOL, TOOL | {"name": "write"}]},
+    "system": {"system": make_text(99, 900)},
+    "thinking": {"thinking": {"type": "adaptive"}},
+    "tool_choice": {"tool_choice": {"type": "none"}},
+}
+
+
+@settings(max_examples=10, deadline=None)
+@given(TURNS, st.sampled_from([*CHANGED_FIELDS]))
+def test_changed_field_before_the_messages_is_told_by_name(turns, field):
+    """Tools, system prompt and the options that part the cache: the miss names the one that changed."""
+    client = ClientSession()
+    client.play(*turns, set_fields(**CHANGED_FIELDS[field]), "Go on.")
+    assert client.check_only_miss("tools").fields == (field,)
+
+
+@settings(max_examples=20, deadline=None)
+@given(TURNS, st.data())
+def test_edit_of_the_client_is_told_with_its_first_byte(turns, data):
+    """Wherever the client changes one character of an older message, the miss names message, part and byte."""
+    edited = data.draw(st.integers(0, len(turns) - 2)) * 2
+    text = turns[edited // 2]
+    byte = data.draw(st.integers(0, len(text) - 1))
+    client = ClientSession()
+
+    async def edit(client: ClientSession, _session) -> None:
+        client.messages[edited]["content"] = text[:byte] + "#" + text[byte + 1 :]
+
+    client.play(*turns, edit, "Go on.")
+    difference = client.check_only_miss("client-edit").difference
+    assert (difference.message, difference.part, difference.byte) == (edited, 0, byte)
+
+
+@settings(max_examples=10, deadline=None)
+@given(TURNS, st.integers(1, 3))
+def test_rewind_that_reads_all_that_is_left_is_no_miss(turns, count):
+    """A client that takes back its last turns repeats nothing after the place where it parts."""
+    client = ClientSession()
+    stop = max(1, len(turns) - count)
+
+    async def rewind(client: ClientSession, _session) -> None:
+        del client.messages[2 * stop :]
+
+    client.play(*turns, rewind, make_text(50, 800))
+    assert client.miss_events == []
+    assert client.misses == {}
+
+
+@settings(max_examples=10, deadline=None)
+@given(TURNS)
+def test_decision_is_told_with_its_entry_and_rule(turns):
+    """A compaction that keeps a tail breaks the prefix before it: the miss names the entry of the log."""
+    client = ClientSession()
+
+    async def compact(_client, session) -> None:
+        outcome = await session.compact()
+        assert outcome.outcome == "compacted"
+
+    policy = Policy().with_settings(compaction={"keep_tokens": 2_500})
+    client.play(*turns, compact, "Go on.", policy=policy)
+    miss = client.check_only_miss("decision")
+    assert miss.rule == "compaction"
+    assert miss.decision in {entry.id for entry in client.entries}
+
+
+def test_cache_that_the_provider_lost_is_unknown():
+    """Nothing changed and no time passed, but the provider restarted with an empty cache."""
+    client = ClientSession()
+
+    async def restart(client: ClientSession, _session) -> None:
+        client.provider._cache = type(client.provider._cache)()
+
+    client.play(*[make_text(number, 1_200) for number in range(1, 4)], restart, "Go on.")
+    miss = client.check_only_miss("unknown")
+    assert miss.difference is None
+
+
+def test_provider_without_figures_is_unreported():
+    """No request is called a miss, and none is said to have hit."""
+    client = ClientSession(ProviderSettings(has_cache=False))
+    client.play(*[make_text(number, 1_200) for number in range(1, 4)])
+    assert client.miss_events == []
+    assert [miss.cause for miss in client.misses.values()] == ["unreported", "unreported"]
+
+
+def test_log_without_the_digests_of_fields_gives_unknown():
+    """Logs of older versions do not say which option changed: the same session, without that field, is unknown."""
+    client = ClientSession()
+    texts = [make_text(number, 1_200) for number in range(1, 4)]
+    client.play(*texts, set_fields(thinking={"type": "adaptive"}), "Go on.")
+    client.check_only_miss("tools")
+    old_entries = []
+    for entry in client.entries:
+        if isinstance(entry.body, RequestSetup):
+            entry = replace(entry, body=replace(entry.body, field_digests=()))
+        old_entries.append(entry)
+    misses = find_session_misses(old_entries, load_shipped_catalog())
+    assert [miss.cause for miss in misses.values()] == ["unknown"]
