@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.cli.reports.account import compute_savings_and_state
 from holdfast.cli.reports.cache_misses import find_session_misses
-from holdfast.config import load_shipped_catalog
+from holdfast.config import get_target, load_shipped_catalog
 from holdfast.engine.engine import Engine
 from holdfast.planning.pipeline import Policy
 from holdfast.state.entries import RequestEntry, RequestSetup
@@ -62,7 +62,7 @@ class ClientSession:
                 pass
         self.messages.append({"role": "assistant", "content": run.answer.message.text})
 
-    def play(self, *turns, policy: Policy | None = None) -> None:
+    def play(self, *turns, policy: Policy | None = None, window: int = 200_000) -> None:
         """Play ``turns``: a text is sent, a function is called with this client and the session, and awaited."""
 
         async def run_scenario():
@@ -71,6 +71,7 @@ class ClientSession:
                 upstream=ProviderUpstream(self.provider),
                 listen=self.seen_events.append,
                 policy=policy or Policy(),
+                target=get_target("anthropic", MODEL, window=window),
             )
             async with opening as engine:
                 engine.resources.clock = lambda: int(self.clock() * 1_000)
@@ -223,20 +224,31 @@ def test_rewind_that_reads_all_that_is_left_is_no_miss(turns, count):
 
 
 @settings(max_examples=10, deadline=None)
-@given(TURNS)
-def test_decision_is_told_with_its_entry_and_rule(turns):
-    """A compaction that keeps a tail breaks the prefix before it: the miss names the entry of the log."""
+@given(st.lists(st.integers(1_200, 1_500), min_size=3, max_size=6))
+def test_decision_is_told_with_its_entry_and_rule(sizes):
+    """A compaction breaks the prefix, and its summary is written to the cache: the miss names the entry of the log."""
     client = ClientSession()
+    turns = [make_text(number, words) for number, words in enumerate(sizes, 1)]
 
     async def compact(_client, session) -> None:
         outcome = await session.compact()
         assert outcome.outcome == "compacted"
 
-    policy = Policy().with_settings(compaction={"keep_tokens": 2_500})
+    policy = Policy().with_settings(compaction={"tail_share": 0.02})
     client.play(*turns, compact, "Go on.", policy=policy)
     miss = client.check_only_miss("decision")
     assert miss.rule == "compaction"
     assert miss.decision in {entry.id for entry in client.entries}
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.integers(500, 2_000), min_size=20, max_size=30))
+def test_every_miss_of_a_session_in_a_small_window_is_a_decision(sizes):
+    """The client only appends, in time and to one model: whatever is read again was our own doing."""
+    client = ClientSession()
+    client.play(*[make_text(number, words) for number, words in enumerate(sizes, 1)], window=16_000)
+    assert {miss.cause for miss in client.misses.values()} == {"decision"}
+    assert [event.cause for event in client.miss_events] == ["decision"] * len(client.misses)
 
 
 def test_cache_that_the_provider_lost_is_unknown():
@@ -267,8 +279,9 @@ def test_log_without_the_digests_of_fields_gives_unknown():
     client.check_only_miss("tools")
     old_entries = []
     for entry in client.entries:
-        if isinstance(entry.body, RequestSetup):
-            entry = replace(entry, body=replace(entry.body, field_digests=()))
-        old_entries.append(entry)
+        body = entry.body
+        if isinstance(body, RequestSetup):
+            body = replace(body, field_digests=())
+        old_entries.append(replace(entry, body=body))
     misses = find_session_misses(old_entries, load_shipped_catalog())
     assert [miss.cause for miss in misses.values()] == ["unknown"]

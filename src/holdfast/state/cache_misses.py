@@ -105,7 +105,10 @@ class CacheMiss(Struct, frozen=True, omit_defaults=True):
 
     cause: CacheMissCause
     missed_tokens: int = 0
-    """Tokens that an earlier request had in the cache, and that were processed again; an estimate after a change."""
+    """Tokens that an earlier request had in the cache, and that were processed again; an estimate after a change.
+
+    What a decision puts in place of messages counts with them: a summary is written to the cache because of it.
+    """
     expected_tokens: int = 0
     """Tokens that could have been read."""
     read_tokens: int = 0
@@ -309,7 +312,7 @@ class _Comparison(Struct, frozen=True):
     """What the second of two requests repeats of the first, in estimated tokens."""
 
     new_tokens: int
-    """Tokens of the second request that are nowhere in the first."""
+    """Tokens of the second request that stand for nothing in the first: said since, or edited by the client."""
     tokens_after_common: int
     """Tokens of the second request after the first difference."""
     difference: FirstDifference | None
@@ -330,14 +333,13 @@ def _compare_requests(before: ConversationState, after: ConversationState) -> _C
         if old is not new and old.digest != new.digest:
             break
         common_count += 1
-    old_counts = Counter(message.digest for message in old_messages[common_count:])
+    known_digests = Counter(message.digest for message in _list_known_messages(before, old_messages[common_count:]))
     tokens_after_common = new_tokens = 0
-    for message in new_messages[common_count:]:
+    origins = list_projection_origins(after)
+    for message, origin in zip(new_messages[common_count:], origins[common_count:], strict=True):
         tokens = _measure_message(message)
         tokens_after_common += tokens
-        if old_counts[message.digest] > 0:
-            old_counts[message.digest] -= 1
-        else:
+        if not _take_known_message(known_digests, after, message, origin):
             new_tokens += tokens
     if before.setup.digest != after.setup.digest:
         # What stands before the messages is new, and nothing after it can be read.
@@ -349,7 +351,7 @@ def _compare_requests(before: ConversationState, after: ConversationState) -> _C
     old_origin = list_projection_origins(before)[common_count]
     new_origin, new_message = _END_ORIGIN, None
     if common_count < len(new_messages):
-        new_origin = list_projection_origins(after)[common_count]
+        new_origin = origins[common_count]
         new_message = new_messages[common_count].message
     difference = _locate_difference(old_messages[common_count].message, new_message)
     number = max(old_origin, new_origin) if old_origin == _SUMMARY_ORIGIN else old_origin
@@ -361,6 +363,32 @@ def _compare_requests(before: ConversationState, after: ConversationState) -> _C
         replace(difference, message=number),
         (old_origin, new_origin),
     )
+
+
+def _list_known_messages(state: ConversationState, shown: Sequence[SizedMessage]) -> list[SizedMessage]:
+    """Return the messages ``shown``, and the ones behind those of them that edits changed."""
+    said = []
+    for index, edits in state.view.edits.iter_from(state.view.first_kept):
+        stops = [edit.span.stop for edit in edits if edit.span.part is None]
+        said += state.history.sized_messages.slice(index, max(stops, default=index + 1))
+    return [*shown, *said]
+
+
+def _take_known_message(
+    known_digests: Counter[bytes], state: ConversationState, message: SizedMessage, origin: int
+) -> bool:
+    """Return whether a message that ``state`` shows is one of the known ones, and take it from them if so.
+
+    A summary, and the shorter text of an edit, stand for messages that were known: without the decision nothing of
+    them would have been processed again.
+    """
+    if origin == _SUMMARY_ORIGIN:
+        return True
+    for digest in (message.digest, state.history.sized_messages[origin].digest):
+        if known_digests[digest] > 0:
+            known_digests[digest] -= 1
+            return True
+    return False
 
 
 def _measure_message(message: SizedMessage) -> int:
@@ -529,16 +557,12 @@ def describe_cache_miss(miss: CacheMiss) -> str:
     """Describe ``miss`` in one sentence, with its numbers."""
     if miss.cause == UNREPORTED:
         return "the provider reported nothing about its cache"
+    about = "about " if miss.difference is not None else ""
     head = (
-        f"the provider read {miss.read_tokens:,} of {_format_estimate(miss)} tokens that were in its cache; "
-        f"{miss.missed_tokens:,} were processed again"
+        f"{miss.read_tokens:,} tokens were read from the cache where {about}{miss.expected_tokens:,} could have been, "
+        f"so {miss.missed_tokens:,} were processed again"
     )
     return f"{head}: {_describe_cause(miss)}"
-
-
-def _format_estimate(miss: CacheMiss) -> str:
-    prefix = "" if miss.difference is None else "about "
-    return f"{prefix}{miss.expected_tokens:,}"
 
 
 def _describe_cause(miss: CacheMiss) -> str:
