@@ -69,7 +69,7 @@ class CacheMissed(SessionEvent, frozen=True, tag="cachemissed"):
     """The provider read clearly less of a request from its prompt cache than it could have.
 
     ``cause`` is ``decision`` (of Holdfast), ``client-edit``, ``expired``, ``model``, ``tools`` or ``unknown``. It comes
-    right after the ``AnswerRecorded`` of the request, for requests of one branch since its session was opened.
+    right after the ``AnswerRecorded`` of the request.
     """
 
     cause: str = ""

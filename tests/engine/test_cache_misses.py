@@ -251,6 +251,44 @@ def test_every_miss_of_a_session_in_a_small_window_is_a_decision(sizes):
     assert [event.cause for event in client.miss_events] == ["decision"] * len(client.misses)
 
 
+def test_first_request_after_a_restart_is_compared_with_the_last_one_before():
+    """The commonest miss is that of a session that is resumed later, mostly by a new process."""
+    client = ClientSession()
+    client.play(*[make_text(number, 1_200) for number in range(1, 4)])
+    client.play(wait(3_600), "Go on.")
+    assert client.check_only_miss("expired").idle_seconds == pytest.approx(3_610, abs=1)
+
+
+def test_first_request_after_a_restart_reads_the_cache_of_the_one_before():
+    """A restart by itself is no miss."""
+    client = ClientSession()
+    client.play(*[make_text(number, 1_200) for number in range(1, 4)])
+    client.play("Go on.", "And on.")
+    assert client.miss_events == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from("ab"), min_size=6, max_size=10))
+def test_conversations_in_turn_do_not_miss_for_each_other(order):
+    """Two conversations of one session, as of a client and its subagent: each reads its own cache."""
+    client = ClientSession()
+    fields = {
+        "a": client.fields,
+        "b": client.fields | {"system": make_text(7, 1_100), "tools": [TOOL | {"name": "search"}]},
+    }
+    messages = {"a": [], "b": []}
+    turns = []
+    for number, name in enumerate(order):
+
+        async def switch(client: ClientSession, _session, name=name) -> None:
+            client.fields, client.messages = fields[name], messages[name]
+
+        turns += [switch, make_text(number, 900)]
+    client.play(*turns)
+    assert client.miss_events == []
+    assert client.misses == {}
+
+
 def test_cache_that_the_provider_lost_is_unknown():
     """Nothing changed and no time passed, but the provider restarted with an empty cache."""
     client = ClientSession()

@@ -129,6 +129,8 @@ class CacheMiss(Struct, frozen=True, omit_defaults=True):
     """The model before and the model now (cause ``model``)."""
     fields: tuple[str, ...] = ()
     """The fields that changed (cause ``tools``); empty if the log does not say which, as older ones do not."""
+    is_setup_recorded: bool = True
+    """Whether the log knows system prompt and tools; logs of other tools do not, so a change of them is ``unknown``."""
     new_blocks: int = 0
     """Content blocks since the earlier request, if they are more than the provider looks back (cause ``unknown``)."""
 
@@ -154,8 +156,9 @@ def judge_cache_use(
     ``rules`` are those of the provider that it went to.
     """
     reporting = history.reporting
-    if request.usage.cache_read or request.usage.cache_write:
-        reporting = reporting | {request.place}
+    for answered in (request, previous_on_branch):
+        if answered is not None and (answered.usage.cache_read or answered.usage.cache_write):
+            reporting = reporting | {answered.place}
     recent = (request, *history.recent)[:RECENT_REQUESTS]
     updated_history = CacheHistory(recent, reporting)
     is_first = previous_on_branch is None and not history.recent
@@ -224,6 +227,7 @@ def find_cache_miss(before: AnsweredRequest, after: AnsweredRequest, rules: Cach
         idle_seconds=idle_seconds,
         lifetime_seconds=get_cache_lifetime(after.state, rules),
         difference=comparison.difference if comparison is not None else None,
+        is_setup_recorded=bool(after.state.setup.digest),
     )
     if _has_expired(miss, common_tokens):
         return replace(miss, cause="expired")
@@ -566,10 +570,9 @@ def describe_cache_miss(miss: CacheMiss) -> str:
 
 
 def _describe_cause(miss: CacheMiss) -> str:
-    idle = _format_idle_time(miss.idle_seconds)
     match miss.cause:
         case "expired":
-            lifetime = _format_idle_time(miss.lifetime_seconds)
+            idle, lifetime = _format_idle_time(miss.idle_seconds), _format_idle_time(miss.lifetime_seconds)
             return f"{idle} passed since the request before, and the cache keeps an entry for {lifetime}"
         case "model":
             old, new = (name or "an unnamed model" for name in miss.models)
@@ -583,16 +586,23 @@ def _describe_cause(miss: CacheMiss) -> str:
             return f"decision {miss.decision[:8]} ({miss.rule}) changed {_describe_difference(miss.difference)}"
         case "client-edit":
             return f"the client changed {_describe_difference(miss.difference)}"
-    reach = ""
-    if miss.new_blocks:
-        reach = (
-            f"; {format_count(miss.new_blocks, 'content block')} were added at once, which is more than it looks back"
-        )
-    changed = "nothing that the log knows of changed"
+    return f"the cause is not known: {_describe_unknown_cause(miss)}"
+
+
+def _describe_unknown_cause(miss: CacheMiss) -> str:
+    """Describe what the log says about a miss without a cause."""
+    clauses = ["nothing that the log records changed"]
     if miss.difference is not None:
-        changed = f"no decision explains the change of {_describe_difference(miss.difference)}"
-    suffix = f", and only {idle} passed" if idle else ""
-    return f"the cause is not known: {changed}{suffix}{reach}"
+        clauses = [f"no decision explains the change of {_describe_difference(miss.difference)}"]
+    if not miss.is_setup_recorded:
+        clauses.append("it does not record system prompt and tools")
+    if miss.idle_seconds is not None:
+        lifetime = _format_idle_time(miss.lifetime_seconds)
+        clauses.append(f"{_format_idle_time(miss.idle_seconds)} passed, and the cache keeps an entry for {lifetime}")
+    if miss.new_blocks:
+        blocks = format_count(miss.new_blocks, "content block")
+        clauses.append(f"{blocks} were added at once, which is more than the provider looks back")
+    return "; ".join(clauses)
 
 
 def _describe_difference(difference: FirstDifference | None) -> str:
@@ -602,10 +612,12 @@ def _describe_difference(difference: FirstDifference | None) -> str:
 
 
 def _format_idle_time(seconds: float | None) -> str:
-    """Format a time in the largest unit that gives at least two of it."""
+    """Format a time in the largest unit that gives at least two of it, with one decimal below ten."""
     if seconds is None:
         return ""
     for unit, size in (("hour", 3_600), ("minute", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}s"
+        count = seconds / size
+        if count >= 2:
+            number = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
+            return f"{number} {unit}s"
     return format_count(round(seconds), "second")

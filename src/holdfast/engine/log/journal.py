@@ -48,6 +48,7 @@ from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.circuit_breaker import is_breaker_closed, is_breaker_tripped
 from holdfast.planning.pipeline import Policy, plan_request
 from holdfast.planning.stages.append_limit import cap_message_texts
+from holdfast.state.cache_misses import AnsweredRequest
 from holdfast.state.changed_options import MAX_CHANGED_OPTIONS, ChangedOption, find_new_options
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Blob
@@ -75,7 +76,7 @@ from holdfast.state.field_lessons import FieldLesson
 from holdfast.state.fold.rewind import replace_raw_bytes, share_message_objects
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
-from holdfast.state.view import compute_prefix_digest
+from holdfast.state.view import compute_prefix_digest, compute_prefix_digest_at
 from holdfast.store.base import MessageDecoder, SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.repair.repair_on_read import read_with_repair
@@ -88,6 +89,10 @@ MAX_TITLE_CHARS = 80
 # A client repeats the last one that it was told of, so one or two are in use at a time. Chosen by judgement.
 MAX_EXPIRED_CONTAINERS = 8
 """Containers of the provider's that are remembered as gone; the newest are kept."""
+# A request is followed by its answer, the answer's usage, and now and then a note, or messages that were appended.
+# Chosen by judgement: 32 look-ups by id take about 2 ms.
+MAX_ENTRIES_TO_LAST_REQUEST = 32
+"""Entries that are read, from the newest back, for the last request before a session was opened."""
 
 
 class PreparedRequest(Struct, frozen=True):
@@ -118,6 +123,8 @@ class Journal(BranchLog):
         self.policy = policy
         self._last_sent_at = store.get_session(key).updated_at or clock()
         """Time in milliseconds when the last request was sent or answered, as far as it is known."""
+        self._opening: tuple[ConversationState, str | None] | None = (state, leaf)
+        """State and leaf at which this journal was opened, until somebody asked for the last request before it."""
         self.request_sent_at: int | None = None
         """Time in milliseconds when the newest request was committed here; None before the first one."""
         self._ready_request: PreparedRequest | None = None
@@ -323,6 +330,30 @@ class Journal(BranchLog):
     def get_idle_seconds(self) -> int:
         """Return the seconds since the last request was sent or answered."""
         return max(0, (self._clock() - self._last_sent_at) // 1_000)
+
+    def take_request_before_opening(self) -> AnsweredRequest | None:
+        """Return the newest answered request from before this journal was opened; None at every later call.
+
+        None also if there is none among the last entries, or if a decision has changed since what it showed: its state
+        would have to be folded anew, for a report that ``holdfast stats`` gives as well.
+        """
+        if self._opening is None:
+            return None
+        (state, entry_id), self._opening = self._opening, None
+        count = state.last_request.seen_count
+        if not count or state.last_request.prefix_digest != compute_prefix_digest_at(state, count):
+            return None
+        answer: AnswerEntry | None = None
+        for _ in range(MAX_ENTRIES_TO_LAST_REQUEST):
+            if entry_id is None:
+                return None
+            entry = self.store.get_entry(self.key, entry_id)
+            if isinstance(entry.body, AnswerEntry) and answer is None:
+                answer = entry.body
+            if isinstance(entry.body, RequestEntry):
+                return None if answer is None else AnsweredRequest(entry.id, state, entry.time_ms, answer.usage)
+            entry_id = entry.parent
+        return None
 
     def is_breaker_cooled(self) -> bool:
         """Return whether compaction failed so often that the breaker opened, and its cool-down has passed since."""

@@ -83,6 +83,7 @@ async def record_answer(
     answer, journal = attempt.answer, runtime.journal
     logged = convert_answer_for_log(answer, prepared_request.target.api, prepared_request.target.model)
     usage = logged.usage
+    previous_request = await _find_previous_request(runtime)
     was_doubted = journal.state.usage.learned_limits.doubted_tokens
     await runtime.resources.run_in_worker(
         lambda: journal.record_answer(
@@ -115,23 +116,28 @@ async def record_answer(
             len(answer.dropped_thinking),
         )
     )
-    _report_cache_miss(runtime, prepared_request, usage)
+    _report_cache_miss(runtime, prepared_request, usage, previous_request)
     _report_dropped_thinking(runtime, answer)
     return answer
 
 
-def _report_cache_miss(runtime: SessionRuntime, prepared_request: PreparedRequest, usage: Usage) -> None:
+async def _find_previous_request(runtime: SessionRuntime) -> AnsweredRequest | None:
+    """Return the newest answered request of this branch: of this runtime, or of the log from before it was opened."""
+    if runtime.cache_history.recent:
+        return runtime.cache_history.recent[0]
+    return await runtime.resources.run_in_worker(runtime.journal.take_request_before_opening)
+
+
+def _report_cache_miss(
+    runtime: SessionRuntime,
+    prepared_request: PreparedRequest,
+    usage: Usage,
+    previous_request: AnsweredRequest | None,
+) -> None:
     """Emit an event if the provider read clearly less from its cache than it could have."""
-    request = AnsweredRequest(
-        prepared_request.request_id,
-        prepared_request.plan.state,
-        runtime.journal.request_sent_at,
-        usage,
-    )
-    previous = runtime.cache_history.recent[0] if runtime.cache_history.recent else None
-    miss, runtime.cache_history = judge_cache_use(
-        runtime.cache_history, request, prepared_request.target.cache_rules, previous
-    )
+    journal, target = runtime.journal, prepared_request.target
+    request = AnsweredRequest(prepared_request.request_id, prepared_request.plan.state, journal.request_sent_at, usage)
+    miss, runtime.cache_history = judge_cache_use(runtime.cache_history, request, target.cache_rules, previous_request)
     # That a provider reports nothing is no event: it would come with every answer.
     if miss is None or miss.cause == UNREPORTED:
         return
