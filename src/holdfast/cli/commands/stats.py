@@ -439,6 +439,7 @@ def _print_accounts(accounts: list[SessionSavings], total: SessionSavings) -> No
     _print_stats_table(out, _SIZE_COLUMNS, size_rows)
     out.print()
     _print_stats_table(out, _SAVING_COLUMNS, savings_rows)
+    _print_cache_misses(out, total)
     _print_changed_fields(out, total)
 
 
