@@ -195,7 +195,8 @@ def test_going_back_to_a_model_that_still_has_its_cache_is_no_miss():
     """The first model reads all that it has; only the switch to the other one misses."""
     client = ClientSession()
     texts = [make_text(number, 1_200) for number in range(1, 4)]
-    client.play(*texts, set_fields(model="claude-sonnet-5"), "And you?", set_fields(model=MODEL), "Go on.")
+    other_turn = make_text(4, 2_000)
+    client.play(*texts, set_fields(model="claude-sonnet-5"), other_turn, set_fields(model=MODEL), "Go on.")
     assert [event.cause for event in client.miss_events] == ["model"]
 
 
