@@ -161,6 +161,11 @@ def set_fields(**fields):
     return turn
 
 
+async def empty_cache(client: ClientSession, _session) -> None:
+    """Lose the provider's cache, as after a restart of one of its servers."""
+    client.provider._cache = type(client.provider._cache)()
+
+
 @settings(max_examples=10, deadline=None)
 @given(TURNS, st.floats(0, 280))
 def test_no_miss_is_reported_where_everything_is_read(turns, pause):
@@ -346,13 +351,22 @@ def test_changed_system_message_is_told_as_such(model, turns):
 def test_cache_that_the_provider_lost_is_unknown():
     """Nothing changed and no time passed, but the provider restarted with an empty cache."""
     client = ClientSession()
-
-    async def restart(client: ClientSession, _session) -> None:
-        client.provider._cache = type(client.provider._cache)()
-
-    client.play(*[make_text(number, 1_200) for number in range(1, 4)], restart, "Go on.")
+    client.play(*[make_text(number, 1_200) for number in range(1, 4)], empty_cache, "Go on.")
     miss = client.check_only_miss("unknown")
     assert miss.difference is None
+
+
+def test_log_that_names_no_api_tells_no_change_of_model():
+    """Logs of the first versions have requests without an API: that the newer ones name it is no change."""
+    client = ClientSession()
+    client.play(*[make_text(number, 1_200) for number in range(1, 4)], empty_cache, "Go on.")
+    *older_ids, _ = [entry.id for entry in client.entries if isinstance(entry.body, RequestEntry)]
+    old_entries = []
+    for entry in client.entries:
+        body = replace(entry.body, api="") if entry.id in older_ids else entry.body
+        old_entries.append(replace(entry, body=body))
+    misses = find_session_misses(old_entries, load_shipped_catalog())
+    assert [miss.cause for miss in misses.values()] == ["unknown"]
 
 
 def test_provider_without_figures_is_unreported():

@@ -184,7 +184,7 @@ def judge_cache_use(
 
 def _is_read_by_own_model(history: CacheHistory, request: AnsweredRequest, rules: CacheRules) -> bool:
     """Return whether ``request`` went back to an earlier model, and read all that this model had in its cache."""
-    if not history.recent or history.recent[0].place == request.place:
+    if not history.recent or not _has_other_place(history.recent[0], request):
         return False
     for candidate in history.recent:
         if candidate.place == request.place and _has_same_prefix(candidate, request):
@@ -231,7 +231,7 @@ def find_cache_miss(before: AnsweredRequest, after: AnsweredRequest, rules: Cach
     )
     if _has_expired(miss, common_tokens):
         return replace(miss, cause="expired")
-    if before.place != after.place:
+    if _has_other_place(before, after):
         models = tuple("/".join(filter(None, request.place)) for request in (before, after))
         if before.place[1] != after.place[1]:
             models = (before.place[1], after.place[1])
@@ -266,6 +266,12 @@ def _has_same_prefix(before: AnsweredRequest, after: AnsweredRequest) -> bool:
     if count > len(after.state.history.sized_messages):
         return False
     return compute_prefix_digest_at(before.state, count) == compute_prefix_digest_at(after.state, count)
+
+
+def _has_other_place(before: AnsweredRequest, after: AnsweredRequest) -> bool:
+    """Return whether two requests went to different models or APIs; older logs name no API, some no model."""
+    pairs = zip(before.place, after.place, strict=True)
+    return any(old and new and old != new for old, new in pairs)
 
 
 def _compute_token_ratio(request: AnsweredRequest) -> float:
