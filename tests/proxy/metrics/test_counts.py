@@ -106,6 +106,17 @@ def test_event_counts_compactions_by_outcome():
     assert found.saved_tokens == 500
 
 
+def test_event_counts_cache_misses_by_cause():
+    """Each miss counts for its cause, with the tokens that were processed again."""
+    found = count_events(
+        events.CacheMissed(A, "expired", 9_000, 9_500),
+        events.CacheMissed(B, "expired", 2_000, 3_000),
+        events.CacheMissed(A, "decision", 1_500, 4_000),
+    )
+    assert found.cache_misses == {"expired": 2, "decision": 1}
+    assert found.missed_tokens == 12_500
+
+
 def test_open_breakers_counts_sessions_until_a_compaction_succeeds():
     """A session with an open breaker counts once; another failure leaves it open and a success closes it."""
     notice = events.NoticeGiven(A, "breaker", "failed too often")

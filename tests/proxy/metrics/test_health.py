@@ -220,6 +220,7 @@ def count_avoided_overflow(proxy):
         events.RequestRefused("kelp", "context_window"),
         events.CompactionEnded("kelp", "compacted", "extract", 900, 400),
         events.AnswerRecorded("kelp", "end", 1_000, 10, 250),
+        events.CacheMissed("kelp", "expired", 9_000, 9_500),
         events.NoticeGiven("wrack", "breaker"),
     ):
         proxy.health.count_event(event)
@@ -232,6 +233,8 @@ def test_build_stats_reports_the_engine_events(proxy):
     assert found["sessions"] == 2
     assert found["overflows"] == {"refused": 1, "avoided": 1}
     assert found["compactions"]["compacted"] == 1
+    assert (found["cache_misses"]["expired"], found["cache_misses"]["unknown"]) == (1, 0)
+    assert found["cache_missed_tokens"] == 9_000
     assert (found["tokens_saved"], found["cache_hit"], found["breaker_open"]) == (500, 0.25, 1)
 
 
@@ -272,7 +275,8 @@ def test_build_metrics_has_every_figure(proxy):
     proxy.health.begin_request("gemini")
     proxy.health.add_trouble("cannot record")
     found = proxy.parse_metrics()
-    assert {name: value for name, value in found.items() if "bucket" not in name and "outcome" not in name} == {
+    labels = ("bucket", "outcome", "cause")
+    assert {name: value for name, value in found.items() if not any(label in name for label in labels)} == {
         'holdfast_requests_total{api="anthropic",state="managed",status="2xx"}': 1,
         'holdfast_requests_total{api="gemini",state="bypassed",status="5xx"}': 1,
         "holdfast_managed_total": 1,
@@ -285,6 +289,7 @@ def test_build_metrics_has_every_figure(proxy):
         "holdfast_overflows_refused_total": 1,
         "holdfast_overflows_avoided_total": 1,
         "holdfast_changed_fields_total": 0,
+        "holdfast_cache_missed_tokens_total": 9_000,
         "holdfast_breaker_open": 1,
         "holdfast_tokens_saved_total": 500,
         "holdfast_input_tokens_total": 1_000,
@@ -294,6 +299,7 @@ def test_build_metrics_has_every_figure(proxy):
     }
     assert found['holdfast_compactions_total{outcome="compacted"}'] == 1
     assert sum("outcome" in name for name in found) == len(COMPACTION_OUTCOMES)
+    assert found['holdfast_cache_misses_total{cause="expired"}'] == 1
     assert found['holdfast_time_to_first_byte_seconds_bucket{le="0.5"}'] == 1
     assert found['holdfast_time_to_first_byte_seconds_bucket{le="+Inf"}'] == 2
 

@@ -43,6 +43,10 @@ class EventCounts:
         """Answers to requests that were refused as too large before, or made fit by a compaction before the send."""
         self.changed_fields = 0
         """Fields that were left out, filled or changed from then on in a session, because a server refuses them."""
+        self.cache_misses: Counter[str] = Counter()
+        """Requests that read less from the provider's cache than they could have, by cause."""
+        self.missed_tokens = 0
+        """Tokens that these requests had processed again."""
         self.saved_tokens = 0
         """Tokens removed by reductions, each counted once, when it was decided."""
         self.tokens: Counter[str] = Counter()
@@ -77,6 +81,9 @@ class EventCounts:
                 self._count_compaction(session, event)
             case events.EditsDecided(saves=saves):
                 self.saved_tokens += max(0, saves)
+            case events.CacheMissed(cause=cause, missed_tokens=tokens):
+                self.cache_misses[cause] += 1
+                self.missed_tokens += tokens
             case events.NoticeGiven(path=path) if path:
                 self.changed_fields += 1
             case events.NoticeGiven(rule="breaker"):

@@ -23,6 +23,7 @@ from holdfast.proxy.http.headers import RequestState
 from holdfast.proxy.metrics.counts import EventCounts
 from holdfast.proxy.metrics.histogram import Histogram
 from holdfast.proxy.modes import Mode
+from holdfast.state.cache_misses import CACHE_MISS_CAUSES, UNREPORTED
 from holdfast.store.tree.tree import get_time_ms
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RequestOutcome: TypeAlias = RequestState | Literal["failed"]
 """The outcome of a request: what was done with it, or ``failed`` if it was not answered."""
 REQUEST_OUTCOMES: tuple[str, ...] = (*get_args(RequestState), "failed")
+_COUNTED_CAUSES = tuple(cause for cause in CACHE_MISS_CAUSES if cause != UNREPORTED)
+"""Causes of cache misses that have an event."""
 HEALTHY_STATES = frozenset({"managed", "observed"})
 """States of requests for which Holdfast did everything it is there for."""
 MAX_TROUBLES = 32
@@ -233,6 +236,8 @@ class Health:
             "tokens": {name: sessions.tokens[name] for name in ("input", "output", "cache_read", "cache_write")},
             "tokens_saved": sessions.saved_tokens,
             "cache_hit": round(sessions.cache_hit_share, 3),
+            "cache_misses": {cause: sessions.cache_misses[cause] for cause in _COUNTED_CAUSES},
+            "cache_missed_tokens": sessions.missed_tokens,
             "first_byte": _summarize_histogram(self.first_byte_times),
         }
 
@@ -290,8 +295,11 @@ class _MetricsCollector:
 
 def _make_session_metrics(sessions: EventCounts) -> Iterator[Metric]:
     by_outcome = [((outcome,), sessions.outcomes[outcome]) for outcome in COMPACTION_OUTCOMES]
+    by_cause = [((cause,), sessions.cache_misses[cause]) for cause in _COUNTED_CAUSES]
     yield _make_counter("sessions", "Sessions that had requests.", sessions.session_count)
     yield _make_labelled_counter("compactions", "Compactions by outcome.", ["outcome"], by_outcome)
+    yield _make_labelled_counter("cache_misses", "Requests that missed the prompt cache by cause.", ["cause"], by_cause)
+    yield _make_counter("cache_missed_tokens", "Tokens that such requests had processed again.", sessions.missed_tokens)
     yield _make_counter(
         "overflows_refused",
         "Requests that a provider refused as too large.",
