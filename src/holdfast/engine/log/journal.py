@@ -347,7 +347,11 @@ class Journal(BranchLog):
         for _ in range(MAX_ENTRIES_TO_LAST_REQUEST):
             if entry_id is None:
                 return None
-            entry = self.store.get_entry(self.key, entry_id)
+            try:
+                entry = self.store.get_entry(self.key, entry_id)
+            except (StoreError, UnknownId):
+                # The answer that is about to be recorded matters more than a report about the cache.
+                return None
             if isinstance(entry.body, AnswerEntry) and answer is None:
                 answer = entry.body
             if isinstance(entry.body, RequestEntry):

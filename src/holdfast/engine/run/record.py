@@ -83,17 +83,21 @@ async def record_answer(
     answer, journal = attempt.answer, runtime.journal
     logged = convert_answer_for_log(answer, prepared_request.target.api, prepared_request.target.model)
     usage = logged.usage
-    previous_request = await _find_previous_request(runtime)
     was_doubted = journal.state.usage.learned_limits.doubted_tokens
-    await runtime.resources.run_in_worker(
-        lambda: journal.record_answer(
+
+    def write_answer() -> AnsweredRequest | None:
+        previous_request = _find_previous_request(runtime)
+        journal.record_answer(
             logged.sized_message,
             usage,
             logged.stop_reason,
             as_planned=attempt.is_as_planned,
             container=answer.container,
         )
-    )
+        return previous_request
+
+    # In one call of the worker: between two, a message of the caller's could get in before the answer.
+    previous_request = await runtime.resources.run_in_worker(write_answer)
     is_doubted = journal.state.usage.learned_limits.doubted_tokens
     # One odd count may be an error of the provider; the user is told when the second one in a row is impossible.
     if was_doubted and is_doubted and is_impossible_count(journal.state, usage.input):
@@ -121,11 +125,14 @@ async def record_answer(
     return answer
 
 
-async def _find_previous_request(runtime: SessionRuntime) -> AnsweredRequest | None:
-    """Return the newest answered request of this branch: of this runtime, or of the log from before it was opened."""
+def _find_previous_request(runtime: SessionRuntime) -> AnsweredRequest | None:
+    """Return the newest answered request of this branch: of this runtime, or of the log from before it was opened.
+
+    Called in the worker.
+    """
     if runtime.cache_history.recent:
         return runtime.cache_history.recent[0]
-    return await runtime.resources.run_in_worker(runtime.journal.take_request_before_opening)
+    return runtime.journal.take_request_before_opening()
 
 
 def _report_cache_miss(
