@@ -349,7 +349,7 @@ class Journal(BranchLog):
                 return None
             try:
                 entry = self.store.get_entry(self.key, entry_id)
-            except (StoreError, UnknownId):
+            except StoreError:
                 # The answer that is about to be recorded matters more than a report about the cache.
                 return None
             if isinstance(entry.body, AnswerEntry) and answer is None:
