@@ -384,6 +384,7 @@ def _print_costs(console: Any, account: SessionSavings) -> None:
     else:
         console.print("the cache never broke: every request extended the one before it")
     _print_cache_misses(console, account)
+    _print_unreported_requests(console, account)
     if account.saved_in_total and (account.saved_dollars or not account.unpriced_calls):
         print_wrapped(
             console,
@@ -404,6 +405,12 @@ def _print_cache_misses(console: Any, account: SessionSavings) -> None:
         misses.append(f"{cause} {total.count:,} ({format_tokens(total.tokens)} tokens{money})")
     if misses:
         print_wrapped(console, Text(f"cache misses, with what they cost more than reads: {'; '.join(misses)}"))
+
+
+def _print_unreported_requests(console: Any, account: SessionSavings) -> None:
+    """Print how many requests say nothing about the cache, so that nobody takes them for hits."""
+    from rich.text import Text
+
     unreported = account.cache_misses.get(UNREPORTED)
     if unreported is not None:
         requests = format_count(unreported.count, "request")
