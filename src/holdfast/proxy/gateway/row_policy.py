@@ -7,15 +7,21 @@ in the middle of those it sent before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from holdfast.planning.builder import PlanBuilder
+from holdfast.messages.message import Message, get_part_text
+from holdfast.messages.parts import Part, Text, ToolResult
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.text_cuts import hash_text
+from holdfast.planning.builder import PlanBuilder, build_part_edit
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.stages.order import Stage
+from holdfast.planning.stages.spill import replace_result_text
 from holdfast.planning.stages.spill_largest import spill_largest_texts
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
@@ -73,9 +79,43 @@ def show_known_rows(builder: PlanBuilder, known_rows: KnownRows) -> PlanBuilder:
 
 
 def shorten_rows_to_fit(builder: PlanBuilder) -> PlanBuilder:
-    """Shorten the largest texts to ``FIT_SHARE`` of the usable window if the messages exceed it, else do nothing."""
+    """Shorten the messages to ``FIT_SHARE`` of the usable window if they exceed it, else do nothing.
+
+    First the largest texts that are still whole become previews, then the oldest previews become lines.
+    """
     budget = builder.budget
-    if builder.upper_estimate <= budget.usable:
+    # The policies of other tools, whose compactions have no goal, shorten nothing for the sake of space.
+    if builder.upper_estimate <= budget.usable or not builder.settings.compaction.goal_share:
         return builder
-    lower_budget = replace(budget, usable=int(FIT_SHARE * budget.usable))
-    return replace(spill_largest_texts(replace(builder, budget=lower_budget)), budget=budget)
+    goal = int(FIT_SHARE * budget.usable)
+    builder = replace(spill_largest_texts(replace(builder, budget=replace(budget, usable=goal))), budget=budget)
+    excess = builder.to_estimator_tokens(builder.upper_estimate - goal)
+    edits: list[Edit] = []
+    for edit in _iter_preview_replacements(builder.state):
+        if excess <= 0:
+            break
+        edits.append(edit)
+        excess -= edit.saves
+    return builder.add_edits(edits)
+
+
+def _iter_preview_replacements(state: ConversationState) -> Iterator[Edit]:
+    """Yield edits that put a line in place of each preview of a stored text, the oldest message first."""
+    for index, edits in sorted(state.view.edits.items()):
+        newest_edits = {edit.span.part: edit for edit in edits if edit.blob_hash and len(edit.replacement) == 1}
+        for part_index, edit in newest_edits.items():
+            if part_index is None:
+                continue
+            whole_text = get_part_text(state.history.messages[index].parts[part_index])
+            shown_part = edit.replacement[0]
+            if isinstance(shown_part, Message) or hash_text(whole_text) != edit.blob_hash:
+                continue
+            handle = edit.blob_hash[:HANDLE_CHARS]
+            line = f'[{len(whole_text):,} characters left out here; recall(id="{handle}") returns them]'
+            new_part: Part = Text(line)
+            if isinstance(shown_part, ToolResult):
+                new_part = replace_result_text(shown_part, line)
+            saves = estimate_text_tokens(get_part_text(shown_part)) - estimate_text_tokens(line)
+            if saves > 0:
+                why = "the messages did not fit, so a line stands in place of the preview"
+                yield build_part_edit(index, part_index, new_part, FIT_STAGE, why, saves, edit.blob_hash)
