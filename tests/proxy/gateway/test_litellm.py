@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import os
 import re
@@ -137,9 +138,7 @@ def test_litellm_guardrail_keeps_an_agent_inside_the_window(litellm):
                 assert answer.choices[0].finish_reason == "stop"
 
         run(work)
-        stats = proxy.send(
-            socket_proxy.build_request("/stats", method="GET", **{"x_holdfast_token": "the-token"})
-        ).json
+        stats = proxy.send(socket_proxy.build_request("/stats", method="GET", x_holdfast_token="the-token")).json
     sent = list_sent_messages(provider)
     assert len(sent) == STEPS
     assert all(request.tokens <= WINDOW for request in provider.requests)
@@ -148,7 +147,7 @@ def test_litellm_guardrail_keeps_an_agent_inside_the_window(litellm):
         assert messages[1]["content"] == "Find out why the tests are slow."
     assert sent[-1][-1]["content"] == make_log(STEPS - 1)
     assert f"{RETRIEVE_TOOL}(hash=" in sent[-1][3]["content"]
-    for before, after in zip(sent, sent[1:], strict=False):
+    for before, after in itertools.pairwise(sent):
         assert after[: len(before) - 1] == before[:-1]
     # The first request has nothing that LiteLLM lets anybody shorten, so it does not ask.
     assert stats["requests"]["compress"]["managed"] == STEPS - 1
@@ -190,6 +189,6 @@ def test_litellm_model_reads_a_shortened_result_back(litellm):
     assert model.hash
     assert answer.choices[0].message.content == "done"
     assert retrieved == 1
-    assert sent[0][3]['content'] != make_log(0, LONG)
+    assert sent[0][3]["content"] != make_log(0, LONG)
     assert sent[1][-1]["role"] == "tool"
     assert sent[1][-1]["content"] == make_log(0, LONG)

@@ -35,6 +35,8 @@ gateway does not send, and the stage that escapes forged tags makes messages lon
 FIT_SHARE = 0.7
 """Share of the usable window to which messages are shortened once they no longer fit. Shortening breaks the provider's
 cached prefix, so it should not happen again with the next request. Chosen by judgement."""
+UNCHECKED_TOKENS = 100_000
+"""Tokens beside the messages for which no plan is refused: more than any answer takes."""
 KnownRows: TypeAlias = Mapping[bytes, Sequence[Edit]]
 """What messages were shortened to before, by the digest of the message."""
 
@@ -85,18 +87,24 @@ def shorten_rows_to_fit(builder: PlanBuilder) -> PlanBuilder:
     """
     budget = builder.budget
     # The policies of other tools, whose compactions have no goal, shorten nothing for the sake of space.
-    if builder.upper_estimate <= budget.usable or not builder.settings.compaction.goal_share:
-        return builder
-    goal = int(FIT_SHARE * budget.usable)
-    builder = replace(spill_largest_texts(replace(builder, budget=replace(budget, usable=goal))), budget=budget)
-    excess = builder.to_estimator_tokens(builder.upper_estimate - goal)
-    edits: list[Edit] = []
-    for edit in _iter_preview_replacements(builder.state):
-        if excess <= 0:
-            break
-        edits.append(edit)
-        excess -= edit.saves
-    return builder.add_edits(edits)
+    if builder.upper_estimate > budget.usable and builder.settings.compaction.goal_share:
+        goal = int(FIT_SHARE * budget.usable)
+        builder = replace(spill_largest_texts(replace(builder, budget=replace(budget, usable=goal))), budget=budget)
+        excess = builder.to_estimator_tokens(builder.upper_estimate - goal)
+        edits: list[Edit] = []
+        for edit in _iter_preview_replacements(builder.state):
+            if excess <= 0:
+                break
+            edits.append(edit)
+            excess -= edit.saves
+        builder = builder.add_edits(edits)
+    # What still does not fit is returned all the same: the gateway and its provider know better what may be sent. Under
+    # its own limits this plan would be refused.
+    limits = builder.target.limits
+    unlimited = replace(
+        limits, window=max(limits.window, 2 * builder.upper_estimate + UNCHECKED_TOKENS), max_input=None
+    )
+    return replace(builder, target=replace(builder.target, limits=unlimited))
 
 
 def _iter_preview_replacements(state: ConversationState) -> Iterator[Edit]:
