@@ -248,8 +248,28 @@ def test_messages_that_do_not_fit_are_shortened_further():
     reply = provider.answer_body("openai-chat", body)
     assert not isinstance(reply, RefusalReply), reply
     assert second["messages"][: len(messages)] == first["messages"]
-    assert "characters left out here" in first["messages"][3]["content"]
+    assert first["messages"][1] == messages[1]
+    assert re.match(r"\[Old result of [0-9,]+ characters cleared; headroom", first["messages"][3]["content"])
     assert "<persisted_tool_result" in first["messages"][-1]["content"]
+
+
+def test_rows_shortened_for_space_stay_so_when_messages_come_before_them():
+    """What was shortened only because the messages did not fit stays as it was, and nothing more is shortened while
+    there is room: also if the next call has a message before them all, which begins a new branch of the log.
+    """
+    rows = [make_result(step, make_log(step, 250)) for step in range(60)]
+
+    async def scenario():
+        async with open_gateway() as gateway:
+            first = await gateway.compress(rows[:30], window=60_000)
+            second = await gateway.compress([{"role": "user", "content": "Begin."}, *rows[:33]], window=60_000)
+            return first["messages"], second["messages"]
+
+    first, second = run(scenario)
+    assert first != rows[:30]
+    assert first[-1] == rows[29]
+    assert second[1:31] == first
+    assert second[31:] == rows[30:33]
 
 
 def test_extract_stands_for_old_messages_if_the_caller_allows_it():

@@ -14,17 +14,18 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message, get_part_text
-from holdfast.messages.parts import Part, Text, ToolResult
+from holdfast.messages.parts import ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.builder import PlanBuilder, build_part_edit
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.stages.order import Stage
-from holdfast.planning.stages.spill import replace_result_text
+from holdfast.planning.stages.spill import find_spillable_texts, replace_result_text
 from holdfast.planning.stages.spill_largest import spill_largest_texts
+from holdfast.planning.stages.tool_results import build_tool_name_lookup
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.edits import Edit, Span
+from holdfast.state.edits import Blob, Edit, Span
 
 RETRIEVE_TOOL = "headroom_retrieve"
 """The tool that gateways offer their model to read a text back."""
@@ -37,6 +38,8 @@ FIT_SHARE = 0.7
 cached prefix, so it should not happen again with the next request. Chosen by judgement."""
 UNCHECKED_TOKENS = 100_000
 """Tokens beside the messages for which no plan is refused: more than any answer takes."""
+CLEARED_REASON = "the messages did not fit, and this result is one of the oldest"
+"""``why`` of the edits that clear a result."""
 KnownRows: TypeAlias = Mapping[bytes, Sequence[Edit]]
 """What messages were shortened to before, by the digest of the message."""
 
@@ -83,47 +86,74 @@ def show_known_rows(builder: PlanBuilder, known_rows: KnownRows) -> PlanBuilder:
 def shorten_rows_to_fit(builder: PlanBuilder) -> PlanBuilder:
     """Shorten the messages to ``FIT_SHARE`` of the usable window if they exceed it, else do nothing.
 
-    First the largest texts that are still whole become previews, then the oldest previews become lines.
+    First a line takes the place of each tool result, the oldest first. If that is not enough, the largest texts become
+    previews, those of the user too.
     """
     budget = builder.budget
     # The policies of other tools, whose compactions have no goal, shorten nothing for the sake of space.
-    if builder.upper_estimate > budget.usable and builder.settings.compaction.goal_share:
+    is_too_large = builder.upper_estimate > budget.usable and builder.settings.compaction.goal_share > 0
+    if is_too_large and builder.inputs.can_spill:
         goal = int(FIT_SHARE * budget.usable)
-        builder = replace(spill_largest_texts(replace(builder, budget=replace(budget, usable=goal))), budget=budget)
         excess = builder.to_estimator_tokens(builder.upper_estimate - goal)
-        edits: list[Edit] = []
-        for edit in _iter_preview_replacements(builder.state):
+        pairs: list[tuple[Edit, Blob | None]] = []
+        for edit, blob in _iter_result_clearings(builder):
             if excess <= 0:
                 break
-            edits.append(edit)
+            pairs.append((edit, blob))
             excess -= edit.saves
-        builder = builder.add_edits(edits)
+        builder = builder.replace_texts(pairs)
+        builder = replace(spill_largest_texts(replace(builder, budget=replace(budget, usable=goal))), budget=budget)
     # What still does not fit is returned all the same: the gateway and its provider know better what may be sent. Under
     # its own limits this plan would be refused.
     limits = builder.target.limits
-    unlimited = replace(
-        limits, window=max(limits.window, 2 * builder.upper_estimate + UNCHECKED_TOKENS), max_input=None
-    )
-    return replace(builder, target=replace(builder.target, limits=unlimited))
+    window = max(limits.window, 2 * builder.upper_estimate + UNCHECKED_TOKENS)
+    return replace(builder, target=replace(builder.target, limits=replace(limits, window=window, max_input=None)))
 
 
-def _iter_preview_replacements(state: ConversationState) -> Iterator[Edit]:
-    """Yield edits that put a line in place of each preview of a stored text, the oldest message first."""
-    for index, edits in sorted(state.view.edits.items()):
-        newest_edits = {edit.span.part: edit for edit in edits if edit.blob_hash and len(edit.replacement) == 1}
-        for part_index, edit in newest_edits.items():
-            if part_index is None:
+def _iter_result_clearings(builder: PlanBuilder) -> Iterator[tuple[Edit, Blob | None]]:
+    """Yield edits that put a line in place of each tool result, or of its preview, with the text to store."""
+    state = builder.state
+    find_tool_name = build_tool_name_lookup(state)
+    for index, message in enumerate(state.history.messages):
+        whole_texts = {text.part_index: text for text in find_spillable_texts(state, [index]) if not text.part_indexes}
+        stored_edits = _get_newest_edits(state, index)
+        for part_index, part in enumerate(message.parts):
+            if not isinstance(part, ToolResult):
                 continue
-            whole_text = get_part_text(state.history.messages[index].parts[part_index])
-            shown_part = edit.replacement[0]
-            if isinstance(shown_part, Message) or hash_text(whole_text) != edit.blob_hash:
+            if find_tool_name(index, part) in builder.settings.results.spill_exempt_tools:
                 continue
-            handle = edit.blob_hash[:HANDLE_CHARS]
-            line = f'[{len(whole_text):,} characters left out here; recall(id="{handle}") returns them]'
-            new_part: Part = Text(line)
-            if isinstance(shown_part, ToolResult):
-                new_part = replace_result_text(shown_part, line)
-            saves = estimate_text_tokens(get_part_text(shown_part)) - estimate_text_tokens(line)
+            whole_text, stored_edit = whole_texts.get(part_index), stored_edits.get(part_index)
+            text = get_part_text(part)
+            blob = Blob(hash_text(text), text)
+            if whole_text is not None:
+                shown_tokens = estimate_text_tokens(text) - whole_text.escape_savings
+            elif stored_edit is not None and stored_edit.blob_hash == blob.hash:
+                shown_tokens = _measure_replacement(stored_edit)
+            else:
+                continue
+            line = (
+                f'[Old result of {len(text):,} characters cleared; recall(id="{blob.hash[:HANDLE_CHARS]}") returns it]'
+            )
+            saves = shown_tokens - estimate_text_tokens(line)
             if saves > 0:
-                why = "the messages did not fit, so a line stands in place of the preview"
-                yield build_part_edit(index, part_index, new_part, FIT_STAGE, why, saves, edit.blob_hash)
+                new_part = replace_result_text(part, line)
+                edit = build_part_edit(index, part_index, new_part, FIT_STAGE, CLEARED_REASON, saves, blob.hash)
+                yield edit, None if stored_edit is not None else blob
+
+
+def _get_newest_edits(state: ConversationState, index: int) -> dict[int, Edit]:
+    """Return the edit in force of each part of message ``index`` that a stored text stands behind."""
+    newest_edits: dict[int, Edit] = {}
+    for edit in state.view.edits.get(index, ()):
+        if edit.span.part is not None and edit.blob_hash:
+            newest_edits[edit.span.part] = edit
+    return newest_edits
+
+
+def _measure_replacement(edit: Edit) -> int:
+    """Return the estimator tokens of the texts that ``edit`` shows."""
+    tokens = 0
+    for part in edit.replacement:
+        if not isinstance(part, Message):
+            tokens += estimate_text_tokens(get_part_text(part))
+    return tokens
