@@ -68,7 +68,7 @@ from holdfast.proxy.gateway.compress_request import CompressRequest, get_affinit
 from holdfast.proxy.gateway.endpoints import (
     GatewayEndpoint,
     find_gateway_endpoint,
-    take_token_from_login,
+    take_gateway_token,
     wants_bypass,
     write_compressed,
     write_retrieved,
@@ -248,7 +248,7 @@ class ProxyApp:
         """Return why this client is not answered, or None if it may ask."""
         headers: Mapping[str, str] = incoming.headers
         if find_gateway_endpoint(incoming.route) is not None:
-            headers = take_token_from_login(headers)
+            headers = take_gateway_token(headers)
         return check_access(headers, self._settings.host, self._settings.token)
 
     def _render_own_endpoint(self, incoming: ClientRequest) -> list[ResponsePiece] | None:

@@ -393,8 +393,8 @@ def test_huge_text_is_returned_up_to_a_limit_that_it_names():
 
 @pytest.mark.parametrize("path", ["/v1/compress", "/v1/retrieve/0123456789ab"])
 def test_token_may_come_as_the_login(path):
-    """With a token set, gateways may send it as ``Authorization``, the only header they have; others are refused. Other
-    endpoints do not take it there, since the login is meant for the provider.
+    """With a token set, gateways may send it as ``Authorization`` or in the header of the service that they know; a
+    wrong one is refused. Other endpoints do not take it there, since the login is meant for the provider.
     """
     method = "POST" if "compress" in path else "GET"
     headers = [
@@ -410,12 +410,12 @@ def test_token_may_come_as_the_login(path):
             for sent in headers:
                 reply = await gateway.web.request(method, path, content=b'{"messages":[]}', headers=sent)
                 statuses.append(reply.status_code)
-            other = await gateway.web.post("/v1/chat/completions", content=b"{}", headers=headers[2])
+            other = await gateway.web.post("/v1/chat/completions", content=b"{}", headers=headers[3])
             return statuses, other.status_code
 
     statuses, other_status = run(scenario)
-    assert statuses[:2] == [401, 401]
-    assert not {401} & {*statuses[2:]}
+    assert statuses[:3] == [401] * 3
+    assert not {401} & {*statuses[3:]}
     assert other_status == 401
 
 

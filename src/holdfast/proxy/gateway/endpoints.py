@@ -17,6 +17,7 @@ from holdfast.proxy.http.routes import Route
 from holdfast.proxy.local_responses import JSON_HEADER, add_holdfast_headers
 
 _TOKEN_HEADER = TOKEN_HEADER.decode()
+_GATEWAY_TOKEN_HEADER = "x-headroom-proxy-token"
 _BYPASS_HEADER = "x-headroom-bypass"
 _PATH_PATTERN = re.compile(r"/v1/(?:(?P<compress>compress)|retrieve/(?P<hash>[^/]+))/?\Z")
 
@@ -51,15 +52,19 @@ def find_gateway_endpoint(route: Route) -> GatewayEndpoint | None:
     return GatewayEndpoint("retrieve", "GET", match["hash"])
 
 
-def take_token_from_login(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return ``headers`` with the key of ``Authorization`` as the proxy's token, unless they have one.
+def take_gateway_token(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return ``headers`` with the token that a gateway sends in place of the proxy's, unless they have that.
 
-    Gateways can send no other header. No provider is asked at these endpoints, so the key cannot be meant for one.
+    Gateways send the key of the service as their login, or in a header of that service. No provider is asked at these
+    endpoints, so neither can be meant for one.
     """
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    if _TOKEN_HEADER in headers or scheme.lower() != "bearer":
+    if _TOKEN_HEADER in headers:
         return headers
-    return {**headers, _TOKEN_HEADER: key.strip()}
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    token = headers.get(_GATEWAY_TOKEN_HEADER, "")
+    if not token and scheme.lower() == "bearer":
+        token = key
+    return {**headers, _TOKEN_HEADER: token.strip()}
 
 
 def wants_bypass(headers: Mapping[str, str]) -> bool:
