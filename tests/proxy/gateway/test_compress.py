@@ -400,7 +400,9 @@ def test_token_may_come_as_the_login(path):
     headers = [
         {},
         {"authorization": "Bearer wrong"},
+        {"x-headroom-proxy-token": "wrong"},
         {"authorization": "Bearer secret"},
+        {"x-headroom-proxy-token": "secret"},
         {"x-holdfast-token": "secret"},
     ]
 

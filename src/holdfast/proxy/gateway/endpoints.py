@@ -17,7 +17,7 @@ from holdfast.proxy.http.routes import Route
 from holdfast.proxy.local_responses import JSON_HEADER, add_holdfast_headers
 
 _TOKEN_HEADER = TOKEN_HEADER.decode()
-_GATEWAY_TOKEN_HEADER = "x-headroom-proxy-token"
+_GATEWAY_TOKEN_HEADER = "x-headroom-proxy-token"  # noqa: S105 -- the name of a header
 _BYPASS_HEADER = "x-headroom-bypass"
 _PATH_PATTERN = re.compile(r"/v1/(?:(?P<compress>compress)|retrieve/(?P<hash>[^/]+))/?\Z")
 
