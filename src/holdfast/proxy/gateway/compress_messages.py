@@ -92,7 +92,8 @@ class MessageCompressor:
         """
         parsed_body = request.parsed_body
         target = self._resolve_target(request)
-        async with branches.continue_branch(request.session_key, parsed_body.messages) as session:
+        hold_branch = branches.continue_branch(request.session_key, parsed_body.messages, accepts_answers=True)
+        async with hold_branch as session:
             journal = session.journal
             usual_policy = journal.policy
             journal.policy = self._choose_policy(request, usual_policy, journal.state)
