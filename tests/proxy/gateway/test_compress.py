@@ -253,6 +253,19 @@ def test_messages_that_do_not_fit_are_shortened_further():
     assert "<persisted_tool_result" in first["messages"][-1]["content"]
 
 
+def test_newest_result_is_never_only_a_line():
+    """However small the window, the newest result is whole or a preview."""
+    messages = make_conversation(9, lines=700)
+
+    async def scenario():
+        async with open_gateway() as gateway:
+            return await gateway.compress(messages, window=6_000)
+
+    answer = run(scenario)
+    assert "cleared; headroom_retrieve" in answer["messages"][-3]["content"]
+    assert answer["messages"][-1]["content"].startswith("<persisted_tool_result")
+
+
 def test_rows_shortened_for_space_stay_so_when_messages_come_before_them():
     """What was shortened only because the messages did not fit stays as it was, and nothing more is shortened while
     there is room: also if the next call has a message before them all, which begins a new branch of the log.

@@ -86,8 +86,8 @@ def show_known_rows(builder: PlanBuilder, known_rows: KnownRows) -> PlanBuilder:
 def shorten_rows_to_fit(builder: PlanBuilder) -> PlanBuilder:
     """Shorten the messages to ``FIT_SHARE`` of the usable window if they exceed it, else do nothing.
 
-    First a line takes the place of each tool result, the oldest first. If that is not enough, the largest texts become
-    previews, those of the user too.
+    First a line takes the place of each tool result but the newest, the oldest first. If that is not enough, the
+    largest texts become previews, those of the user too.
     """
     budget = builder.budget
     # The policies of other tools, whose compactions have no goal, shorten nothing for the sake of space.
@@ -111,10 +111,14 @@ def shorten_rows_to_fit(builder: PlanBuilder) -> PlanBuilder:
 
 
 def _iter_result_clearings(builder: PlanBuilder) -> Iterator[tuple[Edit, Blob | None]]:
-    """Yield edits that put a line in place of each tool result, or of its preview, with the text to store."""
+    """Yield edits that put a line in place of each tool result, or of its preview, with the text to store.
+
+    The newest message with results is left out: the model works with it.
+    """
     state = builder.state
     find_tool_name = build_tool_name_lookup(state)
-    for index, message in enumerate(state.history.messages):
+    newest_index = max((index for index, message in enumerate(state.history.messages) if message.results), default=0)
+    for index, message in enumerate(state.history.messages.slice(0, newest_index)):
         whole_texts = {text.part_index: text for text in find_spillable_texts(state, [index]) if not text.part_indexes}
         stored_edits = _get_newest_edits(state, index)
         for part_index, part in enumerate(message.parts):
