@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 import sys
 from asyncio import CancelledError, Lock, get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -47,7 +47,9 @@ from holdfast.errors import (
     StoreLocked,
     StoreReadOnly,
     StoreReplaced,
+    UnknownId,
     UpstreamError,
+    WindowTooSmall,
 )
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_text
@@ -61,6 +63,17 @@ from holdfast.proxy.conversation.identity import make_session_key
 from holdfast.proxy.conversation.open_branches import STALE_ERRORS, BranchPool
 from holdfast.proxy.exchange import ConversationRequest, Exchange
 from holdfast.proxy.forward_request import forward_body, pass_request_through, relay_answer
+from holdfast.proxy.gateway.compress_messages import CompressedMessages, MessageCompressor
+from holdfast.proxy.gateway.compress_request import CompressRequest, get_affinity, parse_compress_request
+from holdfast.proxy.gateway.endpoints import (
+    GatewayEndpoint,
+    find_gateway_endpoint,
+    take_gateway_token,
+    wants_bypass,
+    write_compressed,
+    write_retrieved,
+)
+from holdfast.proxy.gateway.retrieve_text import parse_retrieve_request, retrieve_text
 from holdfast.proxy.http.access import AccessRefusal, check_access
 from holdfast.proxy.http.client_request import (
     BodyReceiver,
@@ -129,6 +142,8 @@ PASSED_ON_CONSEQUENCE = "a request that seems too large was sent to the provider
 """Consequence if the size of the window is only our guess, so that the provider decides."""
 UNRECORDED_CONSEQUENCE = "requests are answered, but not recorded"
 """Consequence that is reported when the store cannot be written."""
+UNCHANGED_CONSEQUENCE = "a gateway got its messages back unchanged"
+"""Consequence if messages of a gateway could not be made smaller."""
 REPLACED_CONSEQUENCE = (
     "the file of the store was replaced, so it was opened again; messages are recorded in the new file"
 )
@@ -175,6 +190,7 @@ class ProxyApp:
         self._reopened_at = -inf
         self._body_cache = BodyCache()
         self._tool_clients = ToolClients()
+        self._compressor = MessageCompressor(resources)
         health.mode = self._get_mode
 
     def use_settings(self, settings: Settings, branches: BranchPool) -> None:
@@ -230,7 +246,10 @@ class ProxyApp:
 
     def _check_access(self, incoming: ClientRequest) -> AccessRefusal | None:
         """Return why this client is not answered, or None if it may ask."""
-        return check_access(incoming.headers, self._settings.host, self._settings.token)
+        headers: Mapping[str, str] = incoming.headers
+        if find_gateway_endpoint(incoming.route) is not None:
+            headers = take_gateway_token(headers)
+        return check_access(headers, self._settings.host, self._settings.token)
 
     def _render_own_endpoint(self, incoming: ClientRequest) -> list[ResponsePiece] | None:
         """Return the proxy's status or metrics if the request asks for them, else None.
@@ -251,8 +270,13 @@ class ProxyApp:
                 "CONNECT is not supported; set the client's base address to this proxy, or to /u/https://HOST below it"
             )
             return AccessRefusal("invalid_request", why, 405)
+        gateway_endpoint = find_gateway_endpoint(route)
+        if gateway_endpoint is not None:
+            refusal = gateway_endpoint.find_refusal(incoming.method)
+            if refusal is not None:
+                return refusal
         # An unknown path is never sent to a default provider: that would give away the client's API key.
-        if not self._has_upstream(route):
+        elif not self._has_upstream(route):
             return AccessRefusal("invalid_request", _describe_no_upstream(incoming), 404)
         # Codex tries a WebSocket first. On 426 it uses HTTP at once; on 404 it tries six times more, for 6.6 seconds.
         if route.endpoint == "probe":
@@ -322,6 +346,9 @@ class ProxyApp:
         outgoing: ClientResponse,
     ) -> RequestState:
         """Answer a request, reading its body only if that is needed; return the state of the request."""
+        gateway_endpoint = find_gateway_endpoint(incoming.route)
+        if gateway_endpoint is not None:
+            return await self._answer_gateway(gateway_endpoint, incoming, receive, outgoing)
         unread_state: RequestState | None = None
         if self._get_mode() == "bypass":
             unread_state = "bypassed"
@@ -387,6 +414,84 @@ class ProxyApp:
         """Return whether a request surely fits and its session is unknown, so that recording it has no use."""
         target = request.resolve_target(self.resources)
         return is_far_below_window(request, target) and not await self._branches.has_session(request.session_key)
+
+    # -- asked by a gateway --------------------------------------------------------------------------------------------
+
+    async def _answer_gateway(
+        self,
+        endpoint: GatewayEndpoint,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
+    ) -> RequestState:
+        """Make a gateway's messages smaller, or give it a text back; a mistake in its request is explained."""
+        receive = BodyReceiver(receive)
+        try:
+            body = await self._read_body(incoming, receive)
+            with run_alongside(partial(watch_client, receive, lambda: outgoing.is_ended)):
+                if endpoint.name == "compress":
+                    pieces = await self._compress_for_gateway(incoming, body, outgoing)
+                else:
+                    pieces = await self._retrieve_for_gateway(incoming, endpoint.hash_segment)
+                await send_pieces(outgoing, pieces)
+        except BadBody as error:
+            if incoming.closes_connection:
+                outgoing.before_end = partial(discard_body_rest, receive)
+            return await send_body_refusal(outgoing, error, incoming.route.api)
+        except (FormatError, UnknownId) as error:
+            status = 404 if isinstance(error, UnknownId) else 400
+            refusal = make_error_reply(incoming.route.api, "invalid_request", str(error), status=status)
+            return await send_refusal(outgoing, refusal)
+        return outgoing.state
+
+    async def _compress_for_gateway(
+        self,
+        incoming: ClientRequest,
+        body: bytes,
+        outgoing: ClientResponse,
+    ) -> list[ResponsePiece]:
+        request = await self._body_cache.run_off_loop(body, parse_compress_request, incoming.headers)
+        is_left_alone = wants_bypass(incoming.headers) or not request.parsed_body.messages
+        if is_left_alone or self._get_mode() != "manage":
+            outgoing.state = "bypassed"
+            return write_compressed(self._compressor.leave_unchanged(request), outgoing.state, "")
+        answer, outgoing.state = await self._compress_messages(request)
+        outgoing.session_key = request.session_key
+        return write_compressed(answer, outgoing.state, request.session_key)
+
+    async def _compress_messages(
+        self,
+        request: CompressRequest,
+        retries: int = MAX_REQUEST_RETRIES,
+    ) -> tuple[CompressedMessages, RequestState]:
+        """Return the messages of ``request``, smaller where that is due; unchanged if Holdfast fails.
+
+        Raise ``FormatError`` if the window that the gateway wants is too small for any conversation.
+        """
+        store = self.resources.store
+        branches = self._branches
+        try:
+            return await self._compressor.compress(request, branches), "managed"
+        except WindowTooSmall as error:
+            if request.config.window is not None:
+                raise FormatError(f"$.config.window is too small. {error}") from error
+            self._report_trouble(error, UNCHANGED_CONSEQUENCE, is_ours=False)
+            return self._compressor.leave_unchanged(request), "relayed"
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the gateway gets its messages back
+            is_store_replaced = False
+            if isinstance(error, StoreError):
+                is_store_replaced = await self._reopen_failed_store(error, store, branches)
+            if retries and (is_store_replaced or isinstance(error, STALE_ERRORS)):
+                return await self._compress_messages(request, retries - 1)
+            # A gateway that gets an error may refuse its client's request, which would be sent without us.
+            self._report_trouble(error, UNCHANGED_CONSEQUENCE)
+            return self._compressor.leave_unchanged(request), "unrecorded"
+
+    async def _retrieve_for_gateway(self, incoming: ClientRequest, hash_segment: str) -> list[ResponsePiece]:
+        query_string = incoming.route.path.partition("?")[2]
+        request = parse_retrieve_request(hash_segment, query_string, get_affinity(incoming.headers))
+        answer = await self.resources.run_in_worker(lambda: retrieve_text(self.resources.store, request))
+        return write_retrieved(answer)
 
     # -- identified ----------------------------------------------------------------------------------------------------
 
@@ -715,7 +820,10 @@ def _describe_no_upstream(client_request: ClientRequest) -> str:
 
 
 def _get_counted_api(client_request: ClientRequest) -> str:
-    """Return the API under which a request is counted; empty unless it was posted to one."""
+    """Return the API, or the endpoint for gateways, under which a request is counted; else empty."""
+    gateway_endpoint = find_gateway_endpoint(client_request.route)
+    if gateway_endpoint is not None:
+        return gateway_endpoint.name
     if client_request.method != "POST":
         return ""
     return client_request.route.api

@@ -82,6 +82,24 @@ def test_branch_pool_keeps_branches_in_use():
     anyio.run(scenario)
 
 
+@pytest.mark.parametrize("accepts_answers", [False, True])
+def test_branch_continues_with_answers_of_others_only_if_nobody_records_them(accepts_answers):
+    """A conversation that brings an answer which the branch in memory lacks is looked up in the log, which may have it;
+    where nobody records answers, the branch is continued at once.
+    """
+
+    async def scenario():
+        branches = open_pool(3, 100_000)
+        await run_turn(branches, "a", "one")
+        async with branches.continue_branch("a", make_conversation("one")) as first:
+            pass
+        longer = make_conversation("one", "two", "three")
+        async with branches.continue_branch("a", longer, accepts_answers=accepts_answers) as second:
+            return first is second
+
+    assert anyio.run(scenario) is accepts_answers
+
+
 @pytest.mark.parametrize("at", ["count_foreign_writes", "find_leaf", "open_state"])
 def test_branch_pool_sees_a_decision_made_while_opening(at, monkeypatch):
     """A compaction by another replica at any step of opening applies from the next request on and is not undone."""

@@ -39,10 +39,11 @@ class OpenBranch:
         """Return how many of ``sized_messages``, a whole conversation, this branch already has."""
         return self._match_conversation(sized_messages).client_count
 
-    def can_continue(self, sized_messages: Sequence[SizedMessage]) -> bool:
+    def can_continue(self, sized_messages: Sequence[SizedMessage], *, accepts_answers: bool = False) -> bool:
         """Return whether a whole conversation continues this branch, or asks for its last answer again.
 
-        A conversation with answers that this branch does not have was answered elsewhere, and the log may know where.
+        A conversation with answers that this branch does not have was answered elsewhere, and the log may know where;
+        unless this branch ``accepts_answers`` because nobody ever records them.
         """
         if self.is_held or self.is_gapped:
             return False
@@ -54,7 +55,7 @@ class OpenBranch:
             # The branch has nothing more, or only the answer that the client asks for once more.
             return all(sized_message.message.role == "assistant" for sized_message in remaining)
         has_foreign_answer = any(sized_message.message.role == "assistant" for sized_message in new)
-        return not remaining and not has_foreign_answer
+        return not remaining and (accepts_answers or not has_foreign_answer)
 
     def _match_conversation(self, sized_messages: Sequence[SizedMessage]) -> PrefixMatch:
         return self.session.journal.match_conversation(sized_messages)
@@ -89,14 +90,17 @@ class BranchLru:
         """Return the branches of session ``key``, the most recently used last."""
         return [branch for branch in self._sizes if branch.key == key]
 
-    def find_continuable(self, key: str, sized_messages: Sequence[SizedMessage]) -> OpenBranch | None:
+    def find_continuable(
+        self, key: str, sized_messages: Sequence[SizedMessage], *, accepts_answers: bool = False
+    ) -> OpenBranch | None:
         """Return the branch that ``sized_messages``, a whole conversation, continues, or None.
 
-        If there are several, the one with most of its messages is returned.
+        If there are several, the one with most of its messages is returned. ``accepts_answers`` is that of
+        ``OpenBranch.can_continue``.
         """
         branches: list[OpenBranch] = []
         for branch in reversed(self.list_branches(key)):
-            if branch.can_continue(sized_messages):
+            if branch.can_continue(sized_messages, accepts_answers=accepts_answers):
                 branches.append(branch)
         if not branches:
             return None

@@ -74,17 +74,19 @@ class BranchPool:
         sized_messages: Sequence[SizedMessage],
         *,
         aside: bool = False,
+        accepts_answers: bool = False,
     ) -> AsyncIterator[Session]:
         """Hold the branch of session ``key`` that a whole conversation continues, or else a new one.
 
         Two requests with the same conversation at the same time get two branches, and so does one that is ``aside``:
-        it must not move the branch on which the conversation goes on.
+        it must not move the branch on which the conversation goes on. With ``accepts_answers`` the conversation may
+        bring answers that the branch in memory does not have: in this session nobody records them.
         """
         if aside:
             yield (await self._open_from_log(key, sized_messages, aside=True)).session
             return
         async with self._session_locks.setdefault(key, Lock()):
-            branch = self._branches.find_continuable(key, sized_messages)
+            branch = self._branches.find_continuable(key, sized_messages, accepts_answers=accepts_answers)
             if branch is not None and await self._is_outdated(branch, sized_messages):
                 self.drop_session(branch.session)
                 branch = None
