@@ -64,13 +64,31 @@ describe('compact', () => {
     expect(result.messages.length).toBe(3)
     expect(result.messages[0].text).toBe('The extract: never touch main.py.')
     expect(result.messages[0].handle).toBeUndefined()
-    expect(result.messages.slice(1)).toEqual(MESSAGES.slice(2))
+    expect(result.messages[2]).toEqual(MESSAGES[3])
     expect(result.tokensBefore).toBe(5_000)
     expect(result.tokensAfter).toBe(4_400)
     expect(world.ownSummaries).toBe(0)
     expect(world.said.length).toBe(1)
     expect(world.said[0]).toContain('900 → 300 tokens')
   })
+
+  test('results are built anew from their texts, so that a resumed session does not go back into the old branch', async ($: any, on: any) => {
+    answerBelow(on, () => ran(answer(['c', 'd'])))
+    const result = await compact($)
+
+    expect(result.messages[1].handle).toBeUndefined()
+    expect(result.messages[1].toolResults).toEqual([{ tool_use_id: 't1', text: 'x = 1', isError: false }])
+  })
+
+  for (const result of [{ type: 'image', file: {} }, [{ type: 'text' }, { type: 'image', source: {} }]]) {
+    test(`results with pictures stay the engine's own: ${JSON.stringify(result)}`, async ($: any, on: any) => {
+      answerBelow(on, () => ran(answer(['c', 'd'])))
+      const shown = { ...MESSAGES[2], toolResults: [{ ...MESSAGES[2]!.toolResults![0], result }] }
+      const compacted = await compact($, { messages: [...MESSAGES.slice(0, 2), shown, MESSAGES[3]] })
+
+      expect(compacted.messages[1]).toEqual(shown)
+    })
+  }
 
   test('Holdfast gets the transcript, the window and the instructions, without structured results', async ($: any, on: any) => {
     const world = answerBelow(on, () => ran(answer(['d'])))
