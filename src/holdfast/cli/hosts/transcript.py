@@ -118,7 +118,7 @@ def _decode_envelope(data: bytes) -> _Envelope:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         raise _describe_wrong_type(error, "") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     # Only now, because it is slow: half a character (JavaScript cuts texts there) is valid JSON that msgspec refuses.
     try:
