@@ -19,9 +19,14 @@ type Compacted = {
   why?: string
 }
 
+/** What this session's compactions did, for /holdfast. */
+type Totals = { compactions: number; saved: number; last: string }
+
 export const register: Register = on => {
   const saidReasons = new Set<string>()
+  const totals: Totals = { compactions: 0, saved: 0, last: '' }
   let isHoldfastThere: boolean | undefined
+  let transcriptPath: string | undefined
 
   on('session.compact', async ($, e, next) => {
     if (e.trigger === 'precompute') {
@@ -30,10 +35,14 @@ export const register: Register = on => {
       return isHoldfastThere ? { skip: 'Holdfast compacts when it is due, without a model' } : next(e)
     }
     try {
-      const compacted = await compact($, e)
+      const compacted = await recordAndCompact($, e, transcriptPath)
       const messages = restoreOwnMessages(e.messages, compacted)
       isHoldfastThere = true
-      $.ui.log(describe(compacted))
+      totals.last = describe(compacted)
+      totals.compactions += 1
+      totals.saved += compacted.tokensBefore - compacted.tokensAfter
+      $.ui.log(totals.last)
+      $.ui.status(`holdfast: ${format(totals.saved)} tokens saved`)
       return { messages, ...(await measure($, compacted)) }
     } catch (error) {
       isHoldfastThere = false
@@ -43,6 +52,72 @@ export const register: Register = on => {
       return next(e)
     }
   }).catch(($, e, next) => next(e)) // also where the engine ends this hook, for example because it took too long
+
+  on('classic.SessionStart', async ($, e, next) => {
+    transcriptPath = e.transcript_path
+    return next(e)
+  }).catch(($, e, next) => next(e))
+
+  on('session.start', async ($, e, next) => {
+    try {
+      await $.command.register({
+        name: 'holdfast',
+        description: 'What compactions kept and saved, and what one would leave now',
+      })
+    } catch (error) {
+      $.ui.log(`/holdfast is not there: ${error}`, { to: 'debug' })
+    }
+    return next(e)
+  }).catch(($, e, next) => next(e))
+
+  on('command.run', { command: 'holdfast' }, async $ => ({ text: await report($, totals) }))
+}
+
+/** The text of /holdfast. */
+async function report($: EngineInterface, { compactions, saved, last }: Totals): Promise<string> {
+  const lines = [compactions === 0 ? 'No compaction by Holdfast in this session yet.' : last]
+  if (compactions > 1) lines.push(`${compactions} compactions saved ${format(saved)} tokens.`)
+  try {
+    const { context } = await $.session.usage()
+    if (context.tokens !== undefined) {
+      lines.push(`Context now: ${format(context.tokens)} of ${format(context.window)} tokens.`)
+    }
+    const { tokensBefore, tokensAfter, kept } = await compact($, { messages: await $.session.messages() })
+    const sizes = `${format(tokensAfter)} of ${format(tokensBefore)} tokens of messages`
+    lines.push(`/compact would leave ${sizes}: an extract and the newest ${kept.messages} messages.`)
+  } catch (error) {
+    lines.push(`/compact now: ${error instanceof Error ? error.message : error}`)
+  }
+  return lines.join('\n')
+}
+
+/**
+ * Compact, and meanwhile import the transcript into Holdfast's store if the model has recall to read it back with.
+ *
+ * The extract says which of the two it is: "recall reads back the rest", or the transcript file has it.
+ */
+async function recordAndCompact($: EngineInterface, e: SessionCompactInput, path: string | undefined): Promise<Compacted> {
+  // A subagent's transcript is another file, which nobody names here.
+  const canRecord = path !== undefined && e.agentId === undefined && (await hasRecall($))
+  if (!canRecord) return compact($, e)
+  const [isRecorded, compacted] = await Promise.all([record($, path), compact($, e, true)])
+  return isRecorded ? compacted : compact($, e)
+}
+
+async function hasRecall($: EngineInterface): Promise<boolean> {
+  try {
+    return (await $.tool.list()).some(({ name }) => /holdfast.*__recall$/.test(name))
+  } catch {
+    return false
+  }
+}
+
+async function record($: EngineInterface, path: string): Promise<boolean> {
+  try {
+    return (await $.process.run(['holdfast', 'import', path, '--json'], { timeoutMs: TIMEOUT_MS })).exitCode === 0
+  } catch {
+    return false
+  }
 }
 
 async function canRunHoldfast($: EngineInterface): Promise<boolean> {
@@ -53,12 +128,15 @@ async function canRunHoldfast($: EngineInterface): Promise<boolean> {
   }
 }
 
-async function compact($: EngineInterface, e: SessionCompactInput): Promise<Compacted> {
+type Compactable = Pick<SessionCompactInput, 'messages' | 'instructions'> & { trigger?: string }
+
+async function compact($: EngineInterface, e: Compactable, isRecorded = false): Promise<Compacted> {
   const input = JSON.stringify({
     messages: e.messages.map(strip),
     window: await readWindow($),
     trigger: e.trigger,
     instructions: e.instructions,
+    isRecorded,
   })
   const ran = await $.process.run(['holdfast', 'compact', '--stdin'], { stdin: input, timeoutMs: TIMEOUT_MS })
   if (ran.exitCode !== 0) throw new Error(explain(ran.exitCode, ran.stderr))
@@ -156,9 +234,13 @@ async function measure($: EngineInterface, compacted: Compacted): Promise<{ toke
 }
 
 function describe({ tokensBefore, tokensAfter, kept }: Compacted): string {
-  const sizes = `${tokensBefore.toLocaleString('en')} → ${tokensAfter.toLocaleString('en')} tokens of messages`
+  const sizes = `${format(tokensBefore)} → ${format(tokensAfter)} tokens of messages`
   const open = kept.openItems > 0 ? `, ${kept.openItems} open items named` : ''
   return `Holdfast compacted: ${sizes}; ${kept.messages} messages unchanged, ${kept.replaced} in the extract${open}.`
+}
+
+function format(tokens: number): string {
+  return tokens.toLocaleString('en')
 }
 
 /** The reason in what a failed run wrote on standard error: our JSON, or the last line of anything else. */

@@ -35,8 +35,8 @@ const answer = (handles: readonly string[], more: Record<string, unknown> = {}) 
   })
 
 /** The world beneath the plugin: what runs, what is said, and Claude Code's own summary. */
-function answerBelow(on: any, run: (e: any) => any, usage: any = { context: { window: 200_000, tokens: 5_000 } }) {
-  const world = { runs: [] as any[], said: [] as string[], ownSummaries: 0 }
+function answerBelow(on: any, run: (e: any) => any, usage: any = { context: { window: 200_000, tokens: 5_000 } }, tools: string[] = []) {
+  const world = { runs: [] as any[], said: [] as string[], commands: [] as string[], status: '', ownSummaries: 0 }
   on('process.run', (_: any, e: any) => {
     world.runs.push(e)
     return run(e)
@@ -45,6 +45,18 @@ function answerBelow(on: any, run: (e: any) => any, usage: any = { context: { wi
     world.said.push(e.text)
     return { value: undefined }
   })
+  on('ui.status', (_: any, e: any) => {
+    world.status = e.text
+    return { value: undefined }
+  })
+  on('tool.list', () => ({ value: tools.map(name => ({ name })) }))
+  on('classic.SessionStart', () => ({}))
+  on('session.start', (_: any, e: any) => ({ cwd: e.cwd }))
+  on('command.register', (_: any, e: any) => {
+    world.commands.push(e.name)
+    return { value: { command: e.name } }
+  })
+  on('session.messages', () => ({ value: MESSAGES.map(({ handle, ...message }) => message) }))
   on('session.usage', () => ({ value: { startedAt: 0, rateLimits: [], ...usage } }))
   on('session.compact', () => {
     world.ownSummaries++
@@ -159,5 +171,55 @@ describe('compact', () => {
     expect(result.messages.length).toBe(1)
     expect(result.tokensBefore).toBe(900)
     expect(result.tokensAfter).toBe(300)
+  })
+
+  const RECALL = ['Read', 'mcp__plugin_holdfast_holdfast__recall']
+  const start = ($: any) =>
+    $.classic.SessionStart({ hook_event_name: 'SessionStart', source: 'startup', session_id: 's', transcript_path: '/t.jsonl', cwd: '/' })
+
+  test('where the model has recall, the transcript is imported, and the extract may say so', async ($: any, on: any) => {
+    const world = answerBelow(on, () => ran(answer(['d'])), undefined, RECALL)
+    await start($)
+    await compact($)
+
+    const commands = world.runs.map(e => e.argv.slice(1).join(' ')).sort()
+    expect(commands).toEqual(['compact --stdin', 'import /t.jsonl --json'])
+    expect(JSON.parse(world.runs.find(e => e.init.stdin !== undefined).init.stdin).isRecorded).toBe(true)
+  })
+
+  test('an import that fails costs a second run, and no promise is left that cannot be kept', async ($: any, on: any) => {
+    const run = (e: any) => (e.argv[1] === 'import' ? ran('', 2, 'disk full') : ran(answer(['d'])))
+    const world = answerBelow(on, run, undefined, RECALL)
+    await start($)
+    const result = await compact($)
+
+    expect(result.messages.length).toBe(2)
+    expect(JSON.parse(world.runs.at(-1).init.stdin).isRecorded).toBe(false)
+  })
+
+  test('without recall, and for a subagent, nothing is imported', async ($: any, on: any) => {
+    const world = answerBelow(on, () => ran(answer(['d'])))
+    await start($)
+    await compact($)
+    await compact($, { agentId: 'a1' })
+
+    expect(world.runs.map(e => e.argv[1])).toEqual(['compact', 'compact'])
+  })
+
+  test('/holdfast says what was kept and saved, and what a compaction would leave', async ($: any, on: any) => {
+    const world = answerBelow(on, () => ran(answer(['c', 'd'])))
+    await $.session.start({ surface: 'terminal', isInteractive: true, cwd: '/' })
+    expect(world.commands).toEqual(['holdfast'])
+    const ask = () => $.command.run({ command: 'holdfast', args: '', origin: { kind: 'composer' } })
+    expect((await ask()).text).toContain('No compaction by Holdfast')
+    await compact($)
+    await compact($)
+
+    const { text } = await ask()
+    expect(text).toContain('900 → 300 tokens')
+    expect(text).toContain('2 compactions saved 1,200 tokens')
+    expect(text).toContain('Context now: 5,000 of 200,000 tokens')
+    expect(text).toContain('/compact would leave 300 of 900 tokens')
+    expect(world.status).toBe('holdfast: 1,200 tokens saved')
   })
 })
