@@ -44,6 +44,7 @@ from holdfast.formats.common.log import (
 )
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall, ToolResult
+from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.providers.answers.usage import parse_window_usage
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.state.edits import Edit
@@ -147,6 +148,7 @@ class _ClaudeFile:
         self.log = RecordingBuilder()
         self.records: list[_Record] = []
         self._lines = data if isinstance(data, LineFile) else None
+        self._boundary_uuid: str | None = None
         self.damaged: list[tuple[int, FileLine[ClaudeLine], str]] = []
         """Lines that could not be read: the number of records before each, the line, and the reason."""
         self.titles: dict[str, str] = {}
@@ -253,6 +255,13 @@ class _ClaudeFile:
         elif not is_boundary and not is_microcompact:
             # The tool has about twenty other kinds of lines and adds more: unknown ones are counted, never an error.
             self._count_skipped(line)
+        if is_boundary:
+            self._boundary_uuid = line.uuid
+        elif message is not None and line.parent_uuid is not None and line.parent_uuid == self._boundary_uuid:
+            # Claude Code marks the summaries that it writes itself. Where our plugin compacted, the extract is the first
+            # message after the boundary, without a mark.
+            if line.type == "user" and is_extract(message.text):
+                line.is_compact_summary = True
         if is_queue_operation and message is not None:
             # Only the end of the file tells whether its words stand in no other line.
             self._count_skipped(line)
@@ -604,7 +613,7 @@ def _make_claude_compaction(
         tokens_before=metadata.pre_tokens or 0,
         tokens_after=metadata.post_tokens or 0,
         trigger=metadata.trigger or "auto",
-        author="model",
+        author="" if is_extract(summary.text) else "model",
     )
 
 
