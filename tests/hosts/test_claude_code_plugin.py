@@ -37,6 +37,12 @@ def run_claude(claude, home, *arguments, **variables):
     )
 
 
+@pytest.fixture
+def plugin(tmp_path):
+    """Return a copy of the plugin: Claude Code writes its types into the folder whose tests it runs."""
+    return shutil.copytree(PLUGIN, tmp_path / "plugin")
+
+
 @pytest.mark.skipif(not PLUGIN.exists(), reason="these tests also run beside an installed wheel")
 def test_plugin_files_say_what_the_directory_wants():
     """A README of forty words or more, the licence of the repository, and the version of the package."""
@@ -53,17 +59,17 @@ def test_plugin_is_no_part_of_the_wheel():
     assert "force-include" not in text
 
 
-def test_claude_accepts_the_plugin(claude, tmp_path):
+def test_claude_accepts_the_plugin(claude, tmp_path, plugin):
     """``claude plugin validate`` finds nothing to refuse, and no hook that would stop a compaction by failing."""
-    ran = run_claude(claude, tmp_path, "plugin", "validate", PLUGIN)
+    ran = run_claude(claude, tmp_path, "plugin", "validate", plugin)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "compact.ts hooks: session.compact" in ran.stdout
     assert "hook without .catch" not in ran.stdout
 
 
-def test_claude_runs_the_tests_of_the_plugin(claude, tmp_path):
+def test_claude_runs_the_tests_of_the_plugin(claude, tmp_path, plugin):
     """``claude plugin test`` passes: what is handed over, what comes back, and every way to fail open."""
-    ran = run_claude(claude, tmp_path, "plugin", "test", PLUGIN)
+    ran = run_claude(claude, tmp_path, "plugin", "test", plugin)
     output = ran.stdout + ran.stderr
     assert ran.returncode == 0, output
     passed = re.search(r"^ (\d+) pass$", output, re.MULTILINE)
@@ -84,7 +90,7 @@ def provider():
 
 
 @pytest.mark.long
-def test_a_compacted_session_stays_compacted_when_it_is_resumed(claude, tmp_path, provider):
+def test_a_compacted_session_stays_compacted_when_it_is_resumed(claude, tmp_path, plugin, provider):
     """Three compactions: each extract goes on from the last, and every request after one is small and valid."""
     address, process = provider
     project = re.sub(r"[^A-Za-z0-9]", "-", str(tmp_path / "project"))
@@ -97,7 +103,7 @@ def test_a_compacted_session_stays_compacted_when_it_is_resumed(claude, tmp_path
             ran = run_claude(
                 claude,
                 tmp_path,
-                *("--plugin-dir", PLUGIN, "--debug-file", log, "-p", "--resume", SESSION_ID, prompt),
+                *("--plugin-dir", plugin, "--debug-file", log, "-p", "--resume", SESSION_ID, prompt),
                 ANTHROPIC_BASE_URL=address,
                 ANTHROPIC_API_KEY="sk-test",
             )

@@ -257,11 +257,8 @@ class _ClaudeFile:
             self._count_skipped(line)
         if is_boundary:
             self._boundary_uuid = line.uuid
-        elif message is not None and line.parent_uuid is not None and line.parent_uuid == self._boundary_uuid:
-            # Claude Code marks the summaries that it writes itself. Where our plugin compacted, the extract is the first
-            # message after the boundary, without a mark.
-            if line.type == "user" and is_extract(message.text):
-                line.is_compact_summary = True
+        elif message is not None and self._is_unmarked_extract(line, message):
+            line.is_compact_summary = True
         if is_queue_operation and message is not None:
             # Only the end of the file tells whether its words stand in no other line.
             self._count_skipped(line)
@@ -277,6 +274,16 @@ class _ClaudeFile:
             start=row.start,
             length=len(row.raw),
         )
+
+    def _is_unmarked_extract(self, line: ClaudeLine, message: Message) -> bool:
+        """Return whether a line is the summary of the compaction before it, written by our plugin.
+
+        Claude Code marks the summaries of its own. What a plugin makes has no mark, and is the first message after the
+        boundary.
+        """
+        if line.type != "user" or self._boundary_uuid is None or line.parent_uuid != self._boundary_uuid:
+            return False
+        return is_extract(message.text)
 
     def _count_skipped(self, line: ClaudeLine) -> None:
         kind = line.type or "line without a type"
