@@ -146,11 +146,33 @@ def test_compact_stdin_quotes_the_instructions_and_carries_them_on():
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_compact_stdin_promises_recall_only_of_what_is_recorded(is_recorded):
     """A session that is not in the store cannot be read back, so the extract names the transcript file."""
-    users = [Message.from_text("user", f"Remember number {number}. " + "word " * 300) for number in range(60)]
-    answer = compact(build_transcript([*users, *build_work(40)], isRecorded=is_recorded))
+    messages = []
+    for number in range(1_000):
+        words = f"Remember number {number} of box w{number * 7}, and tell nobody what is in it."
+        messages += [Message.from_text("user", words), Message.from_text("assistant", "ok")]
+    answer = compact(build_transcript(messages, window=20_000, isRecorded=is_recorded))
     text = answer["messages"][0]["text"]
-    assert ("recall" in text) is is_recorded
-    assert ("transcript file" in text) is not is_recorded
+    assert "not quoted here" in text
+    assert text.count("recall") == (2 if is_recorded else 0)
+    assert text.count("transcript file") == (0 if is_recorded else 2)
+
+
+@given(conversation_strategy(turns=3, longest=400, system=False), st.integers(0, 5_000))
+def test_compact_stdin_never_grows_by_instructions(messages, length):
+    """Long instructions for a short conversation are quoted in part, or nothing is compacted."""
+    transcript = build_transcript(messages, instructions="mind it " * (length // 8))
+    assert_contract(transcript, compact(transcript))
+
+
+def test_compact_stdin_leaves_a_result_that_fills_the_window_to_the_host():
+    """Nobody has read the newest result, and it can only be kept as it is: the answer says so, with the numbers."""
+    log = "\n".join(f"line {number} of a long log" for number in range(20_000))
+    question = Message.from_text("user", "Read the sources, then the log.")
+    messages = [question, *build_work(20), *build_exchange("Bash", {"command": "cat build.log"}, log)]
+    transcript = build_transcript(messages, window=100_000)
+    answer = compact(transcript)
+    assert "of a window of 100,000" in answer["why"]
+    assert_contract(transcript, answer)
 
 
 def test_compact_stdin_keeps_unknown_fields_of_kept_messages():

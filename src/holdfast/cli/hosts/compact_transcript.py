@@ -91,7 +91,7 @@ def compact_transcript(transcript: Transcript) -> CompactedTranscript:
     if tokens_after >= tokens_before:
         why = f"it would not get smaller: {tokens_after:,} tokens instead of {tokens_before:,}"
         return _keep_everything(transcript, tokens_before, why)
-    if plan.record and tokens_after > window:
+    if tokens_after > window:
         tail = f"the newest messages alone have {sum(sizes[first_kept:]):,} tokens of a window of {window:,}"
         why = f"{tail}, and a plugin cannot shorten them"
         return _keep_everything(transcript, tokens_before, why)
