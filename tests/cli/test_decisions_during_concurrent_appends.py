@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sample_entries import SAMPLE_KEY
 
-from holdfast.cli.commands.compact import compact_session
 from holdfast.cli.commands.undo import undo_decisions
+from holdfast.cli.reports.compact_session import compact_session
 from holdfast.cli.reports.history import load_branch_history
 from holdfast.cli.reports.next_plan import record_next_plan
 from holdfast.config import get_target

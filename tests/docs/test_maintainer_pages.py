@@ -14,7 +14,7 @@ from holdfast import events
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "holdfast"
 PAGES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/tour.md")
-SEARCHED_FOLDERS = ("src", "tests", "docs", "bench", "examples", "requirements", ".ci")
+SEARCHED_FOLDERS = ("src", "tests", "docs", "bench", "examples", "requirements", "integrations", ".ci")
 BUILT_PATHS = frozenset({"build/site/html"})
 """Paths that a command on the page makes."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.commands.compact import compact_session
+from holdfast.cli.reports.compact_session import compact_session
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message

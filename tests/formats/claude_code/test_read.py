@@ -7,6 +7,7 @@ import pytest
 from holdfast.formats.base import build_state_at_leaf, get_full_history_entries, list_model_calls
 from holdfast.formats.claude_code import read as claude_code
 from holdfast.messages.parts import Opaque
+from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.state.entries import CompactionEntry, MessageEntry, NoteEntry, Usage
 from holdfast.state.view import build_projection
@@ -217,6 +218,31 @@ def test_read_compaction_without_preserved_messages_keeps_none():
         sized_message.message.text
         for sized_message in build_projection(build_state_at_leaf(claude_code.read_claude_code(build_file(*lines))))
     ] == ["summary", "four"]
+
+
+def test_read_takes_an_extract_after_a_boundary_for_its_summary():
+    """Our plugin's extract is in the file without a mark. Kept messages follow it under new uuids, as a copy."""
+    extract = EXTRACT_OPENING + "2 messages).\n## Goal\nUser: one"
+    lines = (
+        *COMPACTED[:3],
+        build_boundary("B", "u2"),
+        build_user_line("S", "B", extract),
+        build_user_line("u3", "S", "three"),
+    )
+    recording = claude_code.read_claude_code(build_file(*lines))
+    assert not recording.problems
+    shown = build_projection(build_state_at_leaf(recording))
+    assert [sized_message.message.text for sized_message in shown] == [extract, "three"]
+    (body,) = [entry.body for entry in recording.entries if isinstance(entry.body, CompactionEntry)]
+    assert body.author == ""
+
+
+def test_read_takes_no_other_message_after_a_boundary_for_its_summary():
+    """A compaction that was not finished hides nothing, whatever the user says next."""
+    lines = (*COMPACTED[:3], build_boundary("B", "u2"), build_user_line("u3", "B", "What did we do?"))
+    recording = claude_code.read_claude_code(build_file(*lines))
+    assert len(recording.problems) == 1
+    assert len(build_projection(build_state_at_leaf(recording))) == 4
 
 
 def test_read_counts_a_message_repeated_after_a_boundary_once():

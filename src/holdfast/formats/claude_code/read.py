@@ -44,6 +44,7 @@ from holdfast.formats.common.log import (
 )
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Part, ToolCall, ToolResult
+from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.providers.answers.usage import parse_window_usage
 from holdfast.providers.anthropic import messages as anthropic
 from holdfast.state.edits import Edit
@@ -147,6 +148,7 @@ class _ClaudeFile:
         self.log = RecordingBuilder()
         self.records: list[_Record] = []
         self._lines = data if isinstance(data, LineFile) else None
+        self._boundary_uuid: str | None = None
         self.damaged: list[tuple[int, FileLine[ClaudeLine], str]] = []
         """Lines that could not be read: the number of records before each, the line, and the reason."""
         self.titles: dict[str, str] = {}
@@ -253,6 +255,10 @@ class _ClaudeFile:
         elif not is_boundary and not is_microcompact:
             # The tool has about twenty other kinds of lines and adds more: unknown ones are counted, never an error.
             self._count_skipped(line)
+        if is_boundary:
+            self._boundary_uuid = line.uuid
+        elif message is not None and self._is_unmarked_extract(line, message):
+            line.is_compact_summary = True
         if is_queue_operation and message is not None:
             # Only the end of the file tells whether its words stand in no other line.
             self._count_skipped(line)
@@ -268,6 +274,16 @@ class _ClaudeFile:
             start=row.start,
             length=len(row.raw),
         )
+
+    def _is_unmarked_extract(self, line: ClaudeLine, message: Message) -> bool:
+        """Return whether a line is the summary of the compaction before it, written by our plugin.
+
+        Claude Code marks the summaries of its own. What a plugin makes has no mark, and is the first message after the
+        boundary.
+        """
+        if line.type != "user" or self._boundary_uuid is None or line.parent_uuid != self._boundary_uuid:
+            return False
+        return is_extract(message.text)
 
     def _count_skipped(self, line: ClaudeLine) -> None:
         kind = line.type or "line without a type"
@@ -604,7 +620,7 @@ def _make_claude_compaction(
         tokens_before=metadata.pre_tokens or 0,
         tokens_after=metadata.post_tokens or 0,
         trigger=metadata.trigger or "auto",
-        author="model",
+        author="" if is_extract(summary.text) else "model",
     )
 
 

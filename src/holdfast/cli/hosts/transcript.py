@@ -1,0 +1,198 @@
+"""The transcript that Claude Code hands a plugin to be compacted, as JSON and as our messages.
+
+It is what a hook of ``session.compact`` gets: text, tool calls and results, and a handle by which the host knows each
+message. Thinking and pictures are not in it; a message that is handed back with its handle keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+from holdfast.errors import FormatError
+from holdfast.messages.message import Message, Role
+from holdfast.messages.parts import Part, Text, ToolCall, ToolResult
+from holdfast.messages.text.text_cuts import replace_surrogates_in_text
+from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.planning.open_work.section import OPEN_WORK_HEADING
+from holdfast.state.codec.reading import get_decoder
+
+_OPEN_WORK_LINE = re.compile(rf"^{re.escape(OPEN_WORK_HEADING)}$", re.MULTILINE)
+_ERROR_PATH = re.compile(r" - at `\$([^`]*)`$")
+"""What msgspec adds to an error: where in the document it is."""
+MAX_WINDOW = 100_000_000
+"""Tokens that a window may have. More than any model has, and few enough for exact arithmetic."""
+
+
+class TranscriptError(FormatError):
+    """The input is no transcript that can be compacted; ``path`` says where in the document."""
+
+    def __init__(self, path: str, why: str, advice: str) -> None:
+        super().__init__(f"{path}: {why}; {advice}")
+        self.path = path
+        self.why = why
+        self.advice = advice
+
+
+class _TranscriptCall(Struct, frozen=True):
+    """A tool call of an assistant's message."""
+
+    tool_use_id: str
+    tool: str
+    input: Raw = Raw(b"{}")
+
+
+class _TranscriptResult(Struct, frozen=True, rename={"is_error": "isError"}):
+    """A tool result in a user's message."""
+
+    tool_use_id: str
+    text: str = ""
+    is_error: bool = False
+
+
+class _TranscriptMessage(Struct, frozen=True, rename={"calls": "toolUses", "results": "toolResults"}):
+    """A message. Unknown fields are a newer host's; they are left alone."""
+
+    role: str
+    text: str = ""
+    calls: list[_TranscriptCall] = []
+    results: list[_TranscriptResult] = []
+    handle: str | None = None
+
+
+class _Envelope(Struct, frozen=True, rename={"is_recorded": "isRecorded"}):
+    messages: list[Raw]
+    window: int | None = None
+    trigger: str = ""
+    instructions: str | None = None
+    is_recorded: bool = False
+
+
+class Transcript(Struct, frozen=True):
+    """A transcript to be compacted."""
+
+    messages: tuple[Message, ...]
+    """The messages as the planner reads them, one for each that came."""
+    raw_messages: tuple[Raw, ...]
+    """The same messages as they came, byte for byte."""
+    window: int | None = None
+    """The window of the model in tokens, if the host says it."""
+    instructions: str = ""
+    """What the user wrote after ``/compact``."""
+    is_recorded: bool = False
+    """Whether the session is in the store, so that recall can read back what is left out."""
+
+
+def read_transcript(data: bytes) -> Transcript:
+    """Read ``{"messages": […], "window"?, "trigger"?, "instructions"?, "isRecorded"?}``.
+
+    Raises ``TranscriptError`` if ``data`` is anything else, or holds no message.
+    """
+    envelope = _decode_envelope(data)
+    if not envelope.messages:
+        raise TranscriptError("messages", "there are 0 messages", "give the messages of the conversation, oldest first")
+    window = envelope.window
+    if window is not None and not 0 < window <= MAX_WINDOW:
+        raise TranscriptError(
+            "window",
+            f"{window} is not from 1 to {MAX_WINDOW:,}",
+            "give the window of the model in tokens, or leave it out",
+        )
+    messages = [_read_message(raw, f"messages[{index}]") for index, raw in enumerate(envelope.messages)]
+    return Transcript(
+        tuple(messages),
+        tuple(envelope.messages),
+        window,
+        (envelope.instructions or "").strip(),
+        envelope.is_recorded,
+    )
+
+
+def _decode_envelope(data: bytes) -> _Envelope:
+    decoder = get_decoder(_Envelope)
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _describe_wrong_type(error, "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    # Only now, because it is slow: half a character (JavaScript cuts texts there) is valid JSON that msgspec refuses.
+    try:
+        return decoder.decode(_replace_half_characters(data))
+    except msgspec.ValidationError as error:
+        raise _describe_wrong_type(error, "") from None
+    except (ValueError, RecursionError) as error:
+        size = f"{len(data):,} bytes"
+        raise TranscriptError(
+            "$", f"{size} that are not JSON: {error}", "give one JSON object on standard input"
+        ) from None
+
+
+def _replace_half_characters(data: bytes) -> bytes:
+    """Write a JSON document anew with U+FFFD in place of each half of a surrogate pair."""
+    value = json.loads(data.decode("utf-8-sig", "surrogatepass"))
+    return replace_surrogates_in_text(json.dumps(value, ensure_ascii=False)).encode()
+
+
+def _read_message(raw: Raw, path: str) -> Message:
+    try:
+        message = get_decoder(_TranscriptMessage).decode(raw)
+    except msgspec.ValidationError as error:
+        raise _describe_wrong_type(error, path) from None
+    parts: list[Part] = []
+    for result in message.results:
+        parts.append(ToolResult(result.tool_use_id, "", (Text(result.text),), result.is_error))
+    if message.text:
+        parts += _split_text(message.text)
+    for call in message.calls:
+        parts.append(ToolCall(call.tool_use_id, call.tool, bytes(call.input).decode()))
+    return Message(_get_role(message, path), tuple(parts))
+
+
+def _get_role(message: _TranscriptMessage, path: str) -> Role:
+    if message.role == "assistant":
+        if message.results:
+            count = len(message.results)
+            raise TranscriptError(
+                f"{path}.toolResults",
+                f"an assistant's message has {count} of the user's fields",
+                "give results in messages of the role user",
+            )
+        return "assistant"
+    if message.role != "user":
+        raise TranscriptError(f"{path}.role", f"{message.role[:80]!r} is no role", 'give "user" or "assistant"')
+    if message.calls:
+        count = len(message.calls)
+        raise TranscriptError(
+            f"{path}.toolUses",
+            f"a user's message has {count} of the assistant's fields",
+            "give calls in messages of the role assistant",
+        )
+    return "tool" if message.results and not message.text else "user"
+
+
+def _split_text(text: str) -> Sequence[Text]:
+    """Return the text parts of a message.
+
+    An extract of ours is handed to the host as one text. When it comes back, the list of open work at its end is a text
+    of its own again, as the extract was made.
+    """
+    if is_extract(text):
+        lines = list(_OPEN_WORK_LINE.finditer(text))
+        if lines:
+            start = lines[-1].start()
+            return Text(text[:start].rstrip("\n")), Text(text[start:])
+    return (Text(text),)
+
+
+def _describe_wrong_type(error: msgspec.ValidationError, prefix: str) -> TranscriptError:
+    """Return the error that names the place in the document that msgspec found."""
+    message = str(error)
+    found = _ERROR_PATH.search(message)
+    path = f"{prefix}{found[1] if found else ''}".removeprefix(".") or "$"
+    why = _ERROR_PATH.sub("", message)
+    return TranscriptError(path, f"{why[:1].lower()}{why[1:]}", "see `holdfast compact --help` for the fields")
