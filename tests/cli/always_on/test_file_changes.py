@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.cli.always_on.file_changes import (
@@ -121,6 +121,8 @@ def test_comments_added_between_stay(before):
     st.lists(st.sampled_from(["export LATER=1", "echo hi"]), max_size=3),
     st.lists(st.sampled_from(["export LATER=1", "echo hi"]), max_size=3),
 )
+@example(lines=["alias a=b"], newline="\n", has_last_newline=False, above=["echo hi"], below=[])
+@example(lines=["a", "# c"], newline="\r\n", has_last_newline=False, above=["echo hi"], below=["export LATER=1"])
 def test_lines_added_to_a_profile_stay(lines, newline, has_last_newline, above, below):
     """Lines that somebody added above and below our block stay where they are."""
     text = newline.join(lines) + (newline if has_last_newline else "")

@@ -53,3 +53,12 @@ def test_service_files_are_in_the_folders_of_their_managers():
     assert locate_service_file("systemd", service, "/h", {}) == "/h/.config/systemd/user/holdfast-work.service"
     assert locate_service_file("systemd", service, "/h", {"XDG_CONFIG_HOME": "/c"}).startswith("/c/systemd/user/")
     assert locate_service_file("launchd", service, "/h", {}) == "/h/Library/LaunchAgents/holdfast.work.plist"
+
+
+def test_signs_that_mean_something_to_systemd_are_escaped():
+    """A percent sign, a dollar sign, a quote and a backslash reach the command as they are."""
+    service = ServiceDescription("work", ("a%h", "$HOME", 'b"c\\d'), "/h/%u", "/h/%u/log")
+    lines = render_service_file("systemd", service).decode().splitlines()
+    assert 'ExecStart="a%%h" "$$HOME" "b\\"c\\\\d"' in lines
+    assert "WorkingDirectory=/h/%%u" in lines
+    assert "StandardOutput=append:/h/%%u/log" in lines

@@ -38,9 +38,9 @@ Examples:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; required without a terminal.")
 @make_json_option("what was undone and what was left")
 def disable_command(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Stop the service of an instance, and undo every change of holdfast enable.
+    """Undo what holdfast enable did.
 
-    Files are as they were before, byte for byte, and new files are gone, the log among them. From a file that somebody
+    The service is stopped. Files are as they were before, byte for byte, and new files are gone, the log among them. From a file that somebody
     has changed since, only what holdfast wrote is taken out; what cannot be told apart is left, with the reason. The
     store with the sessions stays.
     """

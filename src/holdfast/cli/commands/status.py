@@ -23,7 +23,10 @@ Examples:
 @click.command("status", epilog=EXAMPLES)
 @make_json_option("the instances")
 def status_command(*, as_json: bool) -> None:
-    """Show each instance: whether it runs and since when, its clients and the files that point at it, port and log."""
+    """Show the proxies of holdfast enable.
+
+    For each: whether it runs and since when, its clients, the files that point at it, its store and its log.
+    """
     statuses = [_inspect_instance(record) for record in load_instances()]
     if as_json:
         print_json(statuses)
