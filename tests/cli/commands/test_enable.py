@@ -317,3 +317,24 @@ def test_settings_that_cannot_be_written_stop_everything(home):
     assert result.exit_code == 2
     assert f"{home}/.pi/agent/extensions/holdfast-default.js cannot be written" in result.output
     assert snapshot(home) == before
+
+
+def test_interrupted_enable_can_be_undone(home):
+    """A process that was killed had written its record first, and then some of the files; disable undoes those."""
+    (home / ".bashrc").write_bytes(b"a")
+    before = snapshot(home)
+    assert run("enable", *ALL_CLIENTS, "--no-service", "--yes").exit_code == 0
+    (home / ".bashrc").write_bytes(b"a")
+    (home / ".claude" / "settings.json").unlink()
+    assert run("disable", "--yes").exit_code == 0
+    assert snapshot(home) == before
+
+
+def test_damaged_record_is_named(home):
+    """A record that cannot be read is an error with its path, for each command."""
+    assert run("enable", "--client", "sdk", "--no-service", "--yes").exit_code == 0
+    (record,) = home.rglob("instances/default.json")
+    record.write_text("{")
+    for command in ("status", "disable", "enable"):
+        result = run(command)
+        assert (result.exit_code, f"{record} is damaged" in result.output) == (2, True), result.output

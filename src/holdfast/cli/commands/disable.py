@@ -40,9 +40,9 @@ Examples:
 def disable_command(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Undo what holdfast enable did.
 
-    The service is stopped. Files are as they were before, byte for byte, and new files are gone, the log among them. From a file that somebody
-    has changed since, only what holdfast wrote is taken out; what cannot be told apart is left, with the reason. The
-    store with the sessions stays.
+    The service is stopped. Files are as they were before, byte for byte, and new files are gone, the log among them.
+    From a file that somebody has changed since, only what holdfast wrote is taken out; what cannot be told apart is
+    left, with the reason. The store with the sessions stays.
     """
     check_instance_name(name)
     get_home_folder(os.environ)
