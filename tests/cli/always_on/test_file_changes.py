@@ -114,6 +114,30 @@ def test_comments_added_between_stay(before):
     assert parse_lenient_json(text) == parse_lenient_json(before.decode("utf-8-sig"))
 
 
+@given(settings_files())
+@example(b"{}")
+@example(b'{\n  "model": "opus"\n}')
+def test_comment_lines_added_between_all_lines_stay(before):
+    """Comments that somebody wrote between any two lines, also around our members, are kept whole."""
+    change = set_json_members("p", before, SETTINGS)
+    comment = "// ist à moi, }\n".encode()
+    current = change.after.replace(b"\n", b"\n" + comment)
+    undone = undo_change(record_change(change), current)
+    assert undone.left == ()
+    assert undone.after is not None
+    assert undone.after.count(comment) == current.count(comment)
+    document = parse_lenient_json(undone.after.decode("utf-8-sig"))
+    for name in ("env", "provider"):
+        # An object of ours in which somebody wrote a comment stays for the comment.
+        if name not in parse_lenient_json(before.decode("utf-8-sig")):
+            assert not any(document.get(name, {}).get(key) for key in ("ANTHROPIC_BASE_URL", "FLAG"))
+            document.pop(name, None)
+    expected = parse_lenient_json(before.decode("utf-8-sig"))
+    document.get("provider", {}).pop("own", None)
+    expected.get("provider", {}).pop("own", None)
+    assert document == expected
+
+
 @given(
     st.lists(st.sampled_from(["alias a=b", "# c", ""]), max_size=4),
     line_ends,

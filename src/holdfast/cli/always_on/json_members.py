@@ -16,9 +16,14 @@ from msgspec import Struct
 from holdfast.cli.clients.client_settings import get_nested_value, parse_lenient_json
 from holdfast.errors import ConfigError
 
-_BLANKS = re.compile(r"(?:\s|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_BLANKS = re.compile(r"(?:[ \t\r\n]|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_BLANK_CHARACTERS = " \t\r\n"
+"""Named one by one: as positions are bytes, a byte of another sign may look like a blank to ``strip``."""
+_LINE_END = re.compile(r"[ \t]*\r?\n")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SCALAR = re.compile(r"[^\s,:{}\[\]\"/]+")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_EMPTY_OBJECT = re.compile(r"\s*(\{\s*,?\s*\}\s*)?")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DEFAULT_INDENT = "  "
 
@@ -143,8 +148,7 @@ def _parse_object(data: bytes) -> dict[str, Any]:
     except UnicodeError as error:
         raise ConfigError("it is not UTF-8; convert it first") from error
     document = parse_lenient_json(text)
-    has_members = bool(re.sub(r"//[^\n]*|/\*.*?\*/|[\s{}]", "", text, flags=re.DOTALL))
-    if not document and has_members:
+    if not document and not _EMPTY_OBJECT.fullmatch(_COMMENT.sub("", text)):
         raise ConfigError("it is not a JSON object; correct it first")
     return document
 
@@ -248,7 +252,7 @@ def _insert_member(text: str, node: JsonValueSpan, names: Sequence[str], value: 
     newline = "\r\n" if "\r\n" in text else "\n"
     separator = _find_separator(text, node)
     indent = separator.rpartition("\n")[2] if "\n" in separator else None
-    if indent is None and not node.members and not text[node.start + 1 : node.end - 1].strip():
+    if indent is None and not node.members and not text[node.start + 1 : node.end - 1].strip(_BLANK_CHARACTERS):
         # An empty object says nothing about the layout, so the usual one is used.
         line_indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, node.start) + 1 :])
         outer = line_indent.group() if line_indent else ""
@@ -268,7 +272,7 @@ def _find_separator(text: str, node: JsonValueSpan) -> str:
     if not node.members:
         return ""
     start = node.members[-1].start
-    blanks = text[len(text[:start].rstrip()) : start]
+    blanks = text[len(text[:start].rstrip(_BLANK_CHARACTERS)) : start]
     if "\n" in blanks:
         return blanks[blanks.rfind("\r\n") if "\r\n" in blanks else blanks.rfind("\n") :]
     return blanks if len(node.members) > 1 else " "
@@ -287,12 +291,21 @@ def _cut_member(text: str, node: JsonValueSpan, member: JsonMemberSpan) -> str:
     """Return ``text`` without ``member`` and the one comma that belonged to it."""
     end = member.value.end
     after = _skip_blanks(text, end)
-    start = len(text[: member.start].rstrip())
     if text[after : after + 1] == ",":
-        # With the comma behind it, and the blanks before it, but not a comment before the comma.
-        return text[:start] + text[end:after] + text[after + 1 :]
+        return _cut_span(text[:after] + text[after + 1 :], member.start, end)
     index = node.members.index(member)
     if index == 0:
-        return text[:start] + text[end:]
+        return _cut_span(text, member.start, end)
     comma = _skip_blanks(text, node.members[index - 1].value.end)
-    return text[:comma] + text[comma + 1 : max(start, comma + 1)] + text[end:]
+    return _cut_span(text[:comma] + text[comma + 1 :], member.start - 1, end - 1)
+
+
+def _cut_span(text: str, start: int, end: int) -> str:
+    """Return ``text`` without a span and the blanks before it; with its line end if it has its lines to itself."""
+    begin = len(text[:start].rstrip(" \t"))
+    is_line_start = begin == 0 or text[begin - 1] == "\n"
+    if not is_line_start:
+        return text[:begin] + text[end:]
+    # The line end before it may end a comment, so only the one behind it is taken.
+    line_end = _LINE_END.match(text, end)
+    return text[:begin] + text[line_end.end() if line_end else end :]
