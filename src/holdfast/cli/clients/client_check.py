@@ -40,6 +40,8 @@ class UrlCheck(Struct, frozen=True):
     """Whether that proxy requires a token other than the one known here."""
     was_sent_token: bool = False
     """Whether the known token was sent to it."""
+    since: str = ""
+    """When that proxy was started, or an empty string."""
 
 
 class ClientUrl(Struct, frozen=True):
@@ -180,10 +182,12 @@ def _judge_local_server(answer: _HttpAnswer, root: str, *, was_told: bool) -> Ur
     if livez.status != "ok":
         # The first trouble is enough for one line; the proxy's own page lists all of them.
         why = "; ".join(f"{trouble.get('what')}: {trouble.get('why')}" for trouble in livez.troubles[:1])
-        return UrlCheck("wrong", f"{text}, {livez.status}: {why}; requests pass through unmanaged", root)
+        return UrlCheck(
+            "wrong", f"{text}, {livez.status}: {why}; requests pass through unmanaged", root, since=livez.since
+        )
     if livez.notes:
-        return UrlCheck("note", f"{text}: {livez.notes[0]}", root)
-    return UrlCheck("ok", text, root)
+        return UrlCheck("note", f"{text}: {livez.notes[0]}", root, since=livez.since)
+    return UrlCheck("ok", text, root, since=livez.since)
 
 
 def _probe_remote(url: str) -> UrlCheck:

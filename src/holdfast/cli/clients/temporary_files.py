@@ -73,7 +73,7 @@ def prepare_client(
     client = get_command_client(command[0])
     place = load_client_environment(client)
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        is_chatgpt = client == "codex" and _is_chatgpt_login(path, place.environment)
+        is_chatgpt = client == "codex" and is_chatgpt_login(path, place.environment)
         launch_request = LaunchRequest(
             proxy,
             place,
@@ -92,7 +92,7 @@ def prepare_client(
             _move_new_files_back(plan, Path(folder))
 
 
-def _is_chatgpt_login(path: str, environment: Mapping[str, str]) -> bool:
+def is_chatgpt_login(path: str, environment: Mapping[str, str]) -> bool:
     """Return whether Codex says it is logged in with ChatGPT; its file of logins is not read."""
     # Codex prefers this key over a ChatGPT login.
     if environment.get("CODEX_API_KEY"):
