@@ -20,6 +20,7 @@ COMMAND_HELP = {
     "enable": "Keep a proxy running as a service, and point your clients at it: shown before it is written.",
     "disable": "Undo what holdfast enable did: each file is as it was before.",
     "status": "Show the proxies of holdfast enable: running or not, since when, for which clients.",
+    "watch": "Watch the sessions that pass: how full each is, what it cost, what was decided last.",
     "replay": "Run a recorded session through policies: cost, cache, recall.",
     "import": "Import recorded sessions of other tools into the store.",
     "ls": "List the sessions of the store.",
