@@ -23,7 +23,7 @@ def test_watch_once_prints_one_view(run, edited_session):
     assert result.exit_code == 0, result.output
     heading, row, *_ = result.stdout.splitlines()
     assert heading.split()[0] == "session"
-    assert "compacted (auto)" in row
+    assert "compacted ~900 → ~500" in row
     assert max(map(cell_len, result.stdout.splitlines())) <= 100
 
 
@@ -105,7 +105,7 @@ def test_watch_in_a_terminal_shows_sessions_as_they_come_until_interrupted(run, 
 
     With NO_COLOR there is no color in the output.
     """
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200", "LINES": "30"}
     environment.pop("NO_COLOR", None)
     if no_color:
         environment["NO_COLOR"] = "1"
@@ -136,4 +136,5 @@ def read_until(master: int, output: bytes, words: bytes | None) -> bytes:
         if not piece:
             break
         output += piece
+    assert words is None or words in output
     return output

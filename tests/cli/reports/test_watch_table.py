@@ -52,7 +52,7 @@ BUSY = WatchedSession(
     missed_tokens=12_345,
     miss="12,345 tokens were processed again: the client changed message 3 first",
     compactions=2,
-    decision="prune 3: ~4,200 tokens less",
+    decision="prune 3: ~4,200 less",
     last_request_at=round(NOW * 1_000) - 7_000,
 )
 
@@ -111,7 +111,7 @@ def test_render_watch_shows_all_figures_in_a_wide_terminal():
         "$1.23",
         "87%",
         "client-edit 12,345",
-        "prune 3: ~4,200 tokens less",
+        "prune 3: ~4,200 less",
         "7 s",
     ):
         assert cell in row

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from holdfast.cli.reports.account import compute_savings_and_state
 from holdfast.cli.reports.cache_misses import find_session_misses
-from holdfast.cli.reports.watched_sessions import StoreFollower, describe_decision
+from holdfast.cli.reports.request_size import measure_session_request
+from holdfast.cli.reports.watched_sessions import KEPT_STATES, StoreFollower, describe_decision
 from holdfast.config import load_configuration
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.state.cache_misses import UNREPORTED
+from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,
     CompactionEntry,
@@ -192,12 +194,37 @@ def test_follower_sorts_by_newest_request_and_follows_only_so_many():
     assert len(few.sessions) == 1
 
 
+def test_follower_reads_the_path_of_a_branch_that_begins_far_back():
+    """A branch from the beginning of a long log, whose states are no longer kept, has the size that context gives."""
+    plain = MemoryStore()
+    store = CountingStore(plain)
+    writer = LogWriter(plain, "long")
+    for number in range(KEPT_STATES // 4 + 10):
+        writer.append(*build_turn(number))
+    follower = StoreFollower(load_configuration())
+    follower.read_changes(store)
+    entries_read = store.entries_read
+    first_turn = plain.read_entries("long")[3].id
+    writer.append(*build_turn(1), parent=first_turn)
+    plain.set_leaf("long", writer.leaf)
+    (shown,) = follower.read_changes(store)
+    assert store.entries_read == entries_read + 4 + 4, "the path of the fork, and the new entries"
+    info = plain.get_session("long")
+    assert shown.tokens == measure_session_request(info, plain.open_state("long")).tokens
+    assert shown.requests == KEPT_STATES // 4 + 11
+
+
+def make_edit(rule: str) -> Edit:
+    return Edit(Span(0, 1), (), rule, "too long", 100)
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (COMPACTION, "compacted (auto): ~900 → ~500 tokens"),
+        (COMPACTION, "compacted ~900 → ~500"),
         (RevokeEntry("d1"), "undid d1"),
-        (DecisionEntry(()), ": ~0 tokens less"),
+        (CompactionEntry(2, trigger="overflow"), "compacted (overflow)"),
+        (DecisionEntry((make_edit("prune"), make_edit("spill"), make_edit("prune"))), "prune 2, spill 1: ~300 less"),
         (FailureEntry("overflow"), ""),
     ],
 )

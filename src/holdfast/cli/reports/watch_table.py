@@ -23,8 +23,8 @@ FULL_SHARE, HIGH_SHARE = 0.9, 0.7
 BAR_WIDTH = 10
 """Columns of the bar for a whole window."""
 MIN_NAME_WIDTH, MAX_NAME_WIDTH = 10, 32
-MIN_DECISION_WIDTH = 24
-"""Columns below which a decision could not be understood."""
+MIN_DECISION_WIDTH = 27
+"""Columns below which a decision could not be understood: those of a compaction with its sizes."""
 _AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -100,8 +100,7 @@ def share_width(columns: Sequence[WatchColumn], width: int) -> list[int]:
 
 
 def _sum_widths(columns: Sequence[WatchColumn]) -> int:
-    # The gap after the last column counts too: rich pads it like the others.
-    return sum(column.width + COLUMN_GAP for column in columns)
+    return sum(column.width + COLUMN_GAP for column in columns) - COLUMN_GAP
 
 
 # -- the cells ---------------------------------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ def _format_bar(shown: WatchedSession, _now: float) -> Text:
     elif share >= HIGH_SHARE:
         style = "yellow"
     percent = f"{min(share, 9.99):.0%}"
-    return Text.assemble(("█" * length, style), ("░" * (BAR_WIDTH - length), "dim"), f"{percent:>5}")
+    return Text.assemble(("█" * length, style), ("░" * (BAR_WIDTH - length), "dim"), (f"{percent:>5}", style))
 
 
 def _format_size(shown: WatchedSession, _now: float) -> str:
@@ -188,7 +187,7 @@ WATCH_COLUMNS = (
     WatchColumn("model", 18, _format_model, 2),
     WatchColumn("context", BAR_WIDTH + 5, _format_bar, 0),
     WatchColumn("tokens", 22, _format_size, 1, is_number=True),
-    WatchColumn("cost", 8, _format_cost, 8, is_number=True),
+    WatchColumn("cost", 7, _format_cost, 8, is_number=True),
     WatchColumn("cache", 5, _format_cache, 7, is_number=True),
     WatchColumn("last miss", 18, _format_miss, 4),
     WatchColumn("comp.", 5, _format_compactions, 5, is_number=True),

@@ -23,6 +23,7 @@ from holdfast.state.codec.packing import pack_value
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import compute_known_cost, divide_or_zero, read_summary_cost_note
 from holdfast.state.entries import (
+    TRIGGER_AUTO,
     AnswerEntry,
     CompactionEntry,
     DecisionEntry,
@@ -93,17 +94,19 @@ class WatchedSession(Struct, frozen=True):
 def describe_decision(body: EntryBody) -> str:
     """Describe a decision, compaction or undo in a few words; return an empty string for other entries."""
     if isinstance(body, CompactionEntry):
-        sizes = ""
+        words = "compacted"
+        if body.trigger not in {"", TRIGGER_AUTO}:
+            words += f" ({clean_single_line(body.trigger, 40)})"
         if body.tokens_before:
-            sizes = f": {format_tokens(body.tokens_before)} → {format_tokens(body.tokens_after)} tokens"
-        return f"compacted ({clean_single_line(body.trigger, 40)}){sizes}"
+            words += f" {format_tokens(body.tokens_before)} → {format_tokens(body.tokens_after)}"
+        return words
     if isinstance(body, RevokeEntry):
         return f"undid {clean_single_line(body.revoked_id, 9)}"
     if isinstance(body, DecisionEntry):
         rules = Counter(edit.rule for edit in body.edits)
         words = [f"{clean_single_line(rule, 40)} {count:,}" for rule, count in rules.items()]
         saved_tokens = sum(edit.saves for edit in body.edits)
-        return f"{', '.join(words)}: {format_tokens(saved_tokens)} tokens less"
+        return f"{', '.join(words)}: {format_tokens(saved_tokens)} less"
     return ""
 
 
