@@ -125,6 +125,20 @@ def test_watch_in_a_terminal_shows_sessions_as_they_come_until_interrupted(run, 
     assert bool(re.search(rb"\x1b\[[0-9;]*3[1-6]m", output)) is not no_color
 
 
+def test_watch_json_prints_a_line_for_each_change_until_interrupted(run, session, long_session):
+    """Without --once the lines go on: one for each session, as it comes. Ctrl-C ends it with exit code 0."""
+    assert run("import", session).exit_code == 0
+    program = [sys.executable, "-m", "holdfast", "watch", "--json", "--interval", "0.1"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["session"] == "5e551011-aaaa"
+        assert run("import", long_session).exit_code == 0
+        assert json.loads(process.stdout.readline())["session"] == "10009-bbbb"
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=20)
+    assert (process.returncode, rest, errors) == (0, b"", b"")
+
+
 def read_until(master: int, output: bytes, words: bytes | None) -> bytes:
     """Return ``output`` and what the terminal shows more, up to ``words``, or to the end of the program."""
     deadline = time.monotonic() + 30
