@@ -89,6 +89,18 @@ def test_watch_url_says_that_no_proxy_answers(run, edited_session, unused_tcp_po
     assert load_instances() == []
 
 
+def test_watch_url_reads_the_store_of_an_enabled_proxy(run, edited_session, unused_tcp_port, home):
+    """The store of a proxy that holdfast enable keeps is watched by its address; --store still names another one."""
+    other = home / "other.db"
+    arguments = ("--client", "claude-code", "--port", unused_tcp_port, "--no-service", "--store", other, "--yes")
+    enabled = run("enable", *arguments)
+    assert enabled.exit_code == 0, enabled.output
+    (instance,) = load_instances()
+    assert str(other) in "".join(run("watch", "--once", "--url", instance.url).output.split())
+    usual = home / "store" / "holdfast.db"
+    assert "compacted" in run("watch", "--once", "--url", instance.url, "--store", usual).output
+
+
 @pytest.fixture
 def unused_tcp_port() -> int:
     """Return a port of this machine on which nothing listens."""
