@@ -104,9 +104,9 @@ def describe_decision(body: EntryBody) -> str:
         return f"undid {clean_single_line(body.revoked_id, 9)}"
     if isinstance(body, DecisionEntry):
         rules = Counter(edit.rule for edit in body.edits)
-        words = [f"{clean_single_line(rule, 40)} {count:,}" for rule, count in rules.items()]
+        counts = [f"{clean_single_line(rule, 40)} {count:,}" for rule, count in rules.items()]
         saved_tokens = sum(edit.saves for edit in body.edits)
-        return f"{', '.join(words)}: {format_tokens(saved_tokens)} less"
+        return f"{', '.join(counts)}: {format_tokens(saved_tokens)} less"
     return ""
 
 
