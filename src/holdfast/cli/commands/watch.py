@@ -60,7 +60,7 @@ PROBE_INTERVAL = 5.0
 def watch_command(url: str | None, store: str | None, interval: float, *, once: bool, as_json: bool) -> None:
     """Watch the sessions that pass: how full each is, what it cost, and what was decided last.
 
-    For each of the most recently changed sessions: its name, client and model, a bar of its window, its cost so far,
+    For each of the 20 most recently changed sessions: its name, client and model, a bar of its window, its cost so far,
     the share of its input that was read from the provider's cache, the last cache miss with its cause and tokens, the
     number of compactions, the last decision, and the time since its last request. The newest stands first; sessions
     without a request for five minutes are dimmed. A ~ marks an estimate, and a + a cost that leaves out models without
