@@ -53,6 +53,9 @@ LARGE_BUDGET_TOKENS, LARGE_BUDGET_SHARE = 40_000, 0.15
 """Message budget in tokens up to which ``summary.max_share`` holds, and the share of what is beyond by which an extract
 grows. What an agent needs again grows more slowly than its window: in windows of 200,000 tokens extracts of a third of
 the budget recall .1 % more of the facts and cost 4 % more. Tuned by replay."""
+MAX_GROWTH_TOKENS = 200_000
+"""Message budget in tokens from which on extracts do not grow any more: it bounds the time of a compaction in windows
+of a million tokens (``bench/large_windows.py``). Chosen by judgement."""
 NEW_EXTRACT_SHARE = 0.65
 """Share of an extract's largest size that a new one takes: the rest is for extensions, which leave the cached prefix
 as it is. Tuned by replay."""
@@ -430,10 +433,12 @@ def _apply_compaction(builder: PlanBuilder, compaction: CompactionEntry) -> Plan
 def compute_max_extract(message_budget: int, settings: Settings) -> int:
     """Return the most tokens that an extract may take of ``message_budget`` tokens.
 
-    That is ``summary.max_share`` up to ``LARGE_BUDGET_TOKENS``, and ``LARGE_BUDGET_SHARE`` of what is beyond.
+    That is ``summary.max_share`` up to ``LARGE_BUDGET_TOKENS``, and ``LARGE_BUDGET_SHARE`` of what is beyond, up to
+    ``MAX_GROWTH_TOKENS``.
     """
     within = min(message_budget, LARGE_BUDGET_TOKENS)
-    return int(settings.summary.max_share * within + LARGE_BUDGET_SHARE * (message_budget - within))
+    beyond = min(message_budget, MAX_GROWTH_TOKENS) - within
+    return int(settings.summary.max_share * within + LARGE_BUDGET_SHARE * beyond)
 
 
 def _explain_insufficient_gain(before: PlanBuilder, after: PlanBuilder) -> str:
