@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from msgspec import Raw, Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from holdfast.errors import raise_if_wrong_type
 
@@ -103,3 +103,15 @@ class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_re
 
 Part: TypeAlias = Text | Thinking | ToolCall | ToolResult | Media | Opaque
 """Anything that can be in ``Message.parts``."""
+
+
+def strip_wire_bytes(part: Part) -> Part:
+    """Return ``part`` without its wire bytes, which repeat its fields; an opaque part consists of them."""
+    if isinstance(part, Opaque):
+        return part
+    if isinstance(part, ToolResult):
+        content = []
+        for inner in part.content:
+            content.append(inner if isinstance(inner, Opaque) else replace(inner, raw=None))
+        return replace(part, content=tuple(content), raw=None)
+    return replace(part, raw=None)

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, Part, ToolResult
+from holdfast.messages.parts import Part, strip_wire_bytes
 from holdfast.messages.size.tokens import MESSAGE_OVERHEAD
 from holdfast.replay.tokenizer import TextCounter, count_part_tokens
 from holdfast.state.costs import compute_cost
@@ -76,20 +76,7 @@ def make_cache_blocks(message: Message, counter: TextCounter) -> list[CacheBlock
 
 
 def _digest_part(role: str, part: Part) -> bytes:
-    return blake2b(role.encode() + msgspec.msgpack.encode(_strip_wire_bytes(part)), digest_size=16).digest()
-
-
-def _strip_wire_bytes(part: Part) -> Part:
-    """Return ``part`` without its wire bytes, which repeat its fields (except for an opaque part)."""
-    if isinstance(part, Opaque):
-        return part
-    if isinstance(part, ToolResult):
-        content = []
-        for inner in part.content:
-            raw = inner.raw if isinstance(inner, Opaque) else None
-            content.append(msgspec.structs.replace(inner, raw=raw))
-        return msgspec.structs.replace(part, content=tuple(content), raw=None)
-    return msgspec.structs.replace(part, raw=None)
+    return blake2b(role.encode() + msgspec.msgpack.encode(strip_wire_bytes(part)), digest_size=16).digest()
 
 
 class SimulatedCache:

@@ -31,7 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.parts import Part, Text, Thinking, ToolCall, ToolResult, strip_wire_bytes
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.counts import format_count
@@ -426,7 +426,7 @@ def _find_differing_byte(old: Part, new: Part) -> int | None:
 
 def _list_part_bytes(part: Part) -> Sequence[bytes]:
     """Return the bytes of a part: first its text, or its arguments, by which people find the place, then all of it."""
-    encoded = msgspec.json.encode(_strip_wire_bytes(part))
+    encoded = msgspec.json.encode(strip_wire_bytes(part))
     if isinstance(part, Text | Thinking):
         return part.text.encode("utf-8", "surrogatepass"), encoded
     if isinstance(part, ToolCall):
@@ -435,18 +435,6 @@ def _list_part_bytes(part: Part) -> Sequence[bytes]:
         text = "".join(inner.text for inner in part.content if isinstance(inner, Text))
         return text.encode("utf-8", "surrogatepass"), encoded
     return encoded, encoded
-
-
-def _strip_wire_bytes(part: Part) -> Part:
-    """Return ``part`` without its wire bytes, which repeat its fields; an opaque part consists of them."""
-    if isinstance(part, Opaque):
-        return part
-    if isinstance(part, ToolResult):
-        content = []
-        for inner in part.content:
-            content.append(inner if isinstance(inner, Opaque) else replace(inner, raw=None))
-        return replace(part, content=tuple(content), raw=None)
-    return replace(part, raw=None)
 
 
 def _count_common_bytes(old: bytes, new: bytes) -> int:

@@ -176,7 +176,11 @@ def _collect_extract_sections(
     with_decisions: bool = True,
     section_budget: int | None = None,
 ) -> ExtractSections:
-    """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render."""
+    """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render.
+
+    What the agent did comes first, then the user's words within their share, then lines of the head, and at last more
+    of the user's words with what the lines left. All but the lines stay within ``section_budget``.
+    """
     section_budget = budget if section_budget is None else min(budget, section_budget)
     all_messages = [sized_message.message for sized_message in head]
     # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
