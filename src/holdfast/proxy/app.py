@@ -24,14 +24,15 @@ from __future__ import annotations
 import re
 import sys
 from asyncio import CancelledError, Lock, get_running_loop
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 import httpx2
-from anyio import move_on_after, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from msgspec.structs import replace
 
 from holdfast.config.addresses import is_url_of_server
@@ -51,6 +52,8 @@ from holdfast.errors import (
     UpstreamError,
     WindowTooSmall,
 )
+from holdfast.hosts.compact_transcript import compact_transcript
+from holdfast.hosts.transcript import TranscriptError, read_transcript
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_text
 from holdfast.providers.common.json.surrogates import replace_surrogates_in_bytes
@@ -65,15 +68,12 @@ from holdfast.proxy.exchange import ConversationRequest, Exchange
 from holdfast.proxy.forward_request import forward_body, pass_request_through, relay_answer
 from holdfast.proxy.gateway.compress_messages import CompressedMessages, MessageCompressor
 from holdfast.proxy.gateway.compress_request import CompressRequest, get_affinity, parse_compress_request
-from holdfast.proxy.gateway.endpoints import (
-    GatewayEndpoint,
-    find_gateway_endpoint,
-    take_gateway_token,
-    wants_bypass,
-    write_compressed,
-    write_retrieved,
-)
+from holdfast.proxy.gateway.endpoints import take_gateway_token, wants_bypass, write_compressed, write_retrieved
 from holdfast.proxy.gateway.retrieve_text import parse_retrieve_request, retrieve_text
+from holdfast.proxy.hosts.endpoints import write_plugin_answer, write_plugin_error
+from holdfast.proxy.hosts.plan_messages import HostPlanner, PlannedMessages
+from holdfast.proxy.hosts.plan_request import PlanRequest, PlanRequestReader
+from holdfast.proxy.hosts.recall_request import answer_recall_request, parse_recall_request
 from holdfast.proxy.http.access import AccessRefusal, check_access
 from holdfast.proxy.http.client_request import (
     BodyReceiver,
@@ -90,6 +90,7 @@ from holdfast.proxy.http.client_response import ClientResponse, Send, deliver_pi
 from holdfast.proxy.http.count_tokens import unwrap_count_tokens_body
 from holdfast.proxy.http.decompress import BadBody, decompress_request_body
 from holdfast.proxy.http.headers import RequestState, filter_request_headers, is_subscription_login
+from holdfast.proxy.http.local_endpoints import LocalEndpoint, find_local_endpoint
 from holdfast.proxy.http.relay import ResponsePiece, UpstreamRelay
 from holdfast.proxy.http.routes import Route, build_upstream_url, make_model_answer_route
 from holdfast.proxy.local_responses import (
@@ -113,6 +114,7 @@ from holdfast.proxy.run_alongside import run_alongside
 from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionStore
 
+T = TypeVar("T")
 PARSED_ENDPOINTS = frozenset({"generate", "count", "compact"})
 """Endpoints whose request bodies are parsed; requests to others are relayed while they arrive."""
 REMOTE_STATE_FIELDS = frozenset({"previous_response_id", "conversation", "background"})
@@ -144,6 +146,10 @@ UNRECORDED_CONSEQUENCE = "requests are answered, but not recorded"
 """Consequence that is reported when the store cannot be written."""
 UNCHANGED_CONSEQUENCE = "a gateway got its messages back unchanged"
 """Consequence if messages of a gateway could not be made smaller."""
+UNPLANNED_CONSEQUENCE = "a plugin got its messages back unchanged"
+"""Consequence if a request of a plugin could not be planned."""
+WINDOW_ADVICE = "give the window of the model in tokens, or leave it out"
+"""What to do if messages do not fit into the window that a plugin names."""
 REPLACED_CONSEQUENCE = (
     "the file of the store was replaced, so it was opened again; messages are recorded in the new file"
 )
@@ -191,6 +197,10 @@ class ProxyApp:
         self._body_cache = BodyCache()
         self._tool_clients = ToolClients()
         self._compressor = MessageCompressor(resources)
+        self._host_planner = HostPlanner(resources)
+        self._plan_request_reader = PlanRequestReader()
+        self._compact_limiter = CapacityLimiter(1)
+        """One compaction for a plugin at a time: several that compute together would hold up the event loop."""
         health.mode = self._get_mode
 
     def use_settings(self, settings: Settings, branches: BranchPool) -> None:
@@ -247,7 +257,8 @@ class ProxyApp:
     def _check_access(self, incoming: ClientRequest) -> AccessRefusal | None:
         """Return why this client is not answered, or None if it may ask."""
         headers: Mapping[str, str] = incoming.headers
-        if find_gateway_endpoint(incoming.route) is not None:
+        local_endpoint = find_local_endpoint(incoming.route)
+        if local_endpoint is not None and local_endpoint.is_for_gateways:
             headers = take_gateway_token(headers)
         return check_access(headers, self._settings.host, self._settings.token)
 
@@ -270,9 +281,9 @@ class ProxyApp:
                 "CONNECT is not supported; set the client's base address to this proxy, or to /u/https://HOST below it"
             )
             return AccessRefusal("invalid_request", why, 405)
-        gateway_endpoint = find_gateway_endpoint(route)
-        if gateway_endpoint is not None:
-            refusal = gateway_endpoint.find_refusal(incoming.method)
+        local_endpoint = find_local_endpoint(route)
+        if local_endpoint is not None:
+            refusal = local_endpoint.find_refusal(incoming.method)
             if refusal is not None:
                 return refusal
         # An unknown path is never sent to a default provider: that would give away the client's API key.
@@ -346,9 +357,9 @@ class ProxyApp:
         outgoing: ClientResponse,
     ) -> RequestState:
         """Answer a request, reading its body only if that is needed; return the state of the request."""
-        gateway_endpoint = find_gateway_endpoint(incoming.route)
-        if gateway_endpoint is not None:
-            return await self._answer_gateway(gateway_endpoint, incoming, receive, outgoing)
+        local_endpoint = find_local_endpoint(incoming.route)
+        if local_endpoint is not None:
+            return await self._answer_locally(local_endpoint, incoming, receive, outgoing)
         unread_state: RequestState | None = None
         if self._get_mode() == "bypass":
             unread_state = "bypassed"
@@ -415,34 +426,101 @@ class ProxyApp:
         target = request.resolve_target(self.resources)
         return is_far_below_window(request, target) and not await self._branches.has_session(request.session_key)
 
-    # -- asked by a gateway --------------------------------------------------------------------------------------------
+    # -- asked by a gateway or by a plugin -----------------------------------------------------------------------------
 
-    async def _answer_gateway(
+    async def _answer_locally(
         self,
-        endpoint: GatewayEndpoint,
+        endpoint: LocalEndpoint,
         incoming: ClientRequest,
         receive: Receive,
         outgoing: ClientResponse,
     ) -> RequestState:
-        """Make a gateway's messages smaller, or give it a text back; a mistake in its request is explained."""
+        """Answer a request that works on messages without a provider; a mistake in it is explained."""
         receive = BodyReceiver(receive)
         try:
             body = await self._read_body(incoming, receive)
             with run_alongside(partial(watch_client, receive, lambda: outgoing.is_ended)):
                 if endpoint.name == "compress":
                     pieces = await self._compress_for_gateway(incoming, body, outgoing)
-                else:
+                elif endpoint.name == "retrieve":
                     pieces = await self._retrieve_for_gateway(incoming, endpoint.hash_segment)
+                elif endpoint.name == "compact":
+                    pieces = await self._compact_for_plugin(body, outgoing)
+                elif endpoint.name == "plan":
+                    pieces = await self._plan_for_plugin(body, outgoing)
+                else:
+                    pieces = await self._recall_for_plugin(body, outgoing)
                 await send_pieces(outgoing, pieces)
         except BadBody as error:
             if incoming.closes_connection:
                 outgoing.before_end = partial(discard_body_rest, receive)
             return await send_body_refusal(outgoing, error, incoming.route.api)
+        except TranscriptError as error:
+            return await send_refusal(outgoing, write_plugin_error(400, error.path, error.why, error.advice))
         except (FormatError, UnknownId) as error:
             status = 404 if isinstance(error, UnknownId) else 400
             refusal = make_error_reply(incoming.route.api, "invalid_request", str(error), status=status)
             return await send_refusal(outgoing, refusal)
         return outgoing.state
+
+    async def _compact_for_plugin(self, body: bytes, outgoing: ClientResponse) -> list[ResponsePiece]:
+        """Return one compaction of the transcript in ``body``; nothing is stored."""
+        try:
+            # In a thread: it takes half a second for the largest transcripts, and other requests go on meanwhile.
+            compacted = await to_thread.run_sync(
+                lambda: compact_transcript(read_transcript(body)), limiter=self._compact_limiter
+            )
+        except WindowTooSmall as error:
+            raise TranscriptError("window", str(error), WINDOW_ADVICE) from error
+        outgoing.state = "managed"
+        return write_plugin_answer(compacted, outgoing.state)
+
+    async def _plan_for_plugin(self, body: bytes, outgoing: ClientResponse) -> list[ResponsePiece]:
+        """Return what to send of the conversation in ``body``; all of it if Holdfast is switched off or fails."""
+        request = await self._body_cache.run_off_loop(body, self._plan_request_reader.read)
+        mode = self._get_mode()
+        if mode != "manage":
+            outgoing.state = "bypassed"
+            notice = f"Holdfast is in the mode {mode}, so the messages stay as they are"
+            return write_plugin_answer(self._host_planner.leave_unchanged(request, notice), outgoing.state)
+        answer, outgoing.state = await self._plan_messages(request)
+        outgoing.session_key = answer.session_key
+        return write_plugin_answer(answer, outgoing.state, answer.session_key)
+
+    async def _plan_messages(self, request: PlanRequest) -> tuple[PlannedMessages, RequestState]:
+        """Return the plan for ``request``; its messages unchanged if Holdfast fails.
+
+        Raise ``TranscriptError`` if the messages cannot be made to fit.
+        """
+        try:
+            answer = await self._work_on_branches(lambda branches: self._host_planner.plan(request, branches))
+        except WindowTooSmall as error:
+            raise TranscriptError("messages", str(error), WINDOW_ADVICE) from error
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the plugin gets its messages back
+            self._report_trouble(error, UNPLANNED_CONSEQUENCE)
+            notice = f"Holdfast failed ({type(error).__name__}), so the messages stay as they are; see its log"
+            return self._host_planner.leave_unchanged(request, notice), "unrecorded"
+        return answer, "managed"
+
+    async def _recall_for_plugin(self, body: bytes, outgoing: ClientResponse) -> list[ResponsePiece]:
+        request = parse_recall_request(body)
+        answer = await self.resources.run_in_worker(lambda: answer_recall_request(self.resources.store, request))
+        outgoing.state = "managed"
+        return write_plugin_answer(answer, outgoing.state)
+
+    async def _work_on_branches(self, work: Callable[[BranchPool], Awaitable[T]]) -> T:
+        """Return what ``work`` makes of the branches, done again if the store or the session was replaced meanwhile."""
+        for _ in range(MAX_REQUEST_RETRIES):
+            store = self.resources.store
+            branches = self._branches
+            try:
+                return await work(branches)
+            except STALE_ERRORS:
+                continue
+            except StoreError as error:
+                if not await self._reopen_failed_store(error, store, branches):
+                    raise
+        return await work(self._branches)
 
     async def _compress_for_gateway(
         self,
@@ -459,33 +537,23 @@ class ProxyApp:
         outgoing.session_key = request.session_key
         return write_compressed(answer, outgoing.state, request.session_key)
 
-    async def _compress_messages(
-        self,
-        request: CompressRequest,
-        retries: int = MAX_REQUEST_RETRIES,
-    ) -> tuple[CompressedMessages, RequestState]:
+    async def _compress_messages(self, request: CompressRequest) -> tuple[CompressedMessages, RequestState]:
         """Return the messages of ``request``, smaller where that is due; unchanged if Holdfast fails.
 
         Raise ``FormatError`` if the window that the gateway wants is too small for any conversation.
         """
-        store = self.resources.store
-        branches = self._branches
         try:
-            return await self._compressor.compress(request, branches), "managed"
+            answer = await self._work_on_branches(lambda branches: self._compressor.compress(request, branches))
         except WindowTooSmall as error:
             if request.config.window is not None:
                 raise FormatError(f"$.config.window is too small. {error}") from error
             self._report_trouble(error, UNCHANGED_CONSEQUENCE, is_ours=False)
             return self._compressor.leave_unchanged(request), "relayed"
         except Exception as error:  # noqa: BLE001 -- whatever it is, the gateway gets its messages back
-            is_store_replaced = False
-            if isinstance(error, StoreError):
-                is_store_replaced = await self._reopen_failed_store(error, store, branches)
-            if retries and (is_store_replaced or isinstance(error, STALE_ERRORS)):
-                return await self._compress_messages(request, retries - 1)
             # A gateway that gets an error may refuse its client's request, which would be sent without us.
             self._report_trouble(error, UNCHANGED_CONSEQUENCE)
             return self._compressor.leave_unchanged(request), "unrecorded"
+        return answer, "managed"
 
     async def _retrieve_for_gateway(self, incoming: ClientRequest, hash_segment: str) -> list[ResponsePiece]:
         query_string = incoming.route.path.partition("?")[2]
@@ -820,10 +888,10 @@ def _describe_no_upstream(client_request: ClientRequest) -> str:
 
 
 def _get_counted_api(client_request: ClientRequest) -> str:
-    """Return the API, or the endpoint for gateways, under which a request is counted; else empty."""
-    gateway_endpoint = find_gateway_endpoint(client_request.route)
-    if gateway_endpoint is not None:
-        return gateway_endpoint.name
+    """Return the API, or the endpoint for gateways or plugins, under which a request is counted; else empty."""
+    local_endpoint = find_local_endpoint(client_request.route)
+    if local_endpoint is not None:
+        return local_endpoint.name
     if client_request.method != "POST":
         return ""
     return client_request.route.api

@@ -56,7 +56,7 @@ def compact_command(
         if other_options:
             raise click.UsageError(f"--stdin compacts what is on standard input; leave out {', '.join(other_options)}")
         # Loaded only now, as the other branch is: a plugin's host waits for this process to start.
-        from holdfast.cli.hosts.command import compact_standard_input
+        from holdfast.cli.compact_standard_input import compact_standard_input
 
         compact_standard_input()
         return

@@ -1,55 +1,20 @@
-"""Find out whether a request is one of a gateway, and write its answer."""
+"""Read the headers of a gateway's request, and write its answer."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from holdfast.proxy.gateway.compress_messages import CompressedMessages
-from holdfast.proxy.http.access import AccessRefusal
 from holdfast.proxy.http.headers import TOKEN_HEADER, RequestState
 from holdfast.proxy.http.relay import ResponseHead, ResponsePiece
-from holdfast.proxy.http.routes import Route
 from holdfast.proxy.local_responses import JSON_HEADER, add_holdfast_headers
 
 _TOKEN_HEADER = TOKEN_HEADER.decode()
 _GATEWAY_TOKEN_HEADER = "x-headroom-proxy-token"  # noqa: S105 -- the name of a header
 _BYPASS_HEADER = "x-headroom-bypass"
-_PATH_PATTERN = re.compile(r"/v1/(?:(?P<compress>compress)|retrieve/(?P<hash>[^/]+))/?\Z")
-
-
-class GatewayEndpoint(Struct, frozen=True):
-    """An endpoint for gateways; ``hash_segment`` is the last segment of the path of ``retrieve``."""
-
-    name: Literal["compress", "retrieve"]
-    method: str
-    hash_segment: str = ""
-
-    def find_refusal(self, method: str) -> AccessRefusal | None:
-        """Return why a request with ``method`` is refused, or None if it is the right one."""
-        if method == self.method:
-            return None
-        why = f"{method[:20]} is not supported at this path; send {self.method}"
-        return AccessRefusal("invalid_request", why, 405)
-
-
-COMPRESS = GatewayEndpoint("compress", "POST")
-
-
-def find_gateway_endpoint(route: Route) -> GatewayEndpoint | None:
-    """Return the endpoint at the path of ``route``, or None for any other path and for one below another server."""
-    if route.base:
-        return None
-    match = _PATH_PATTERN.match(route.shown_path)
-    if match is None:
-        return None
-    if match["compress"]:
-        return COMPRESS
-    return GatewayEndpoint("retrieve", "GET", match["hash"])
 
 
 def take_gateway_token(headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -13,16 +13,18 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw, Struct
 
-from holdfast.cli.hosts.transcript import Transcript
+from holdfast.hosts.transcript import Transcript
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import take_text_start
 from holdfast.planning.open_work.section import is_open_work_section
 from holdfast.planning.pipeline import Policy, plan_without_normalization
-from holdfast.planning.plan import reconcile_messages
 from holdfast.planning.stages.compaction import compact_conversation
 from holdfast.state.conversation_state import ConversationState
+from holdfast.state.entries import Entry, MessageEntry
+from holdfast.state.fold.fold_entries import apply_entries
 from holdfast.state.target import ModelLimits, PlanInputs, Target
 
 USUAL_WINDOW, LARGE_WINDOW = 200_000, 1_000_000
@@ -71,8 +73,9 @@ def compact_transcript(transcript: Transcript) -> CompactedTranscript:
 
     The result is never larger than the transcript. Raises ``WindowTooSmall`` if no request at all would fit.
     """
-    state = reconcile_messages(ConversationState(), transcript.messages)
-    sizes = [sized_message.tokens for sized_message in state.history.sized_messages.slice(0)]
+    entries = [Entry("", None, MessageEntry(sized_message)) for sized_message in transcript.messages]
+    state = apply_entries(ConversationState(), entries)
+    sizes = [sized_message.tokens for sized_message in transcript.messages]
     tokens_before = sum(sizes)
     window = transcript.window or (USUAL_WINDOW if tokens_before < USUAL_WINDOW else LARGE_WINDOW)
     target = Target(limits=ModelLimits(window=window, window_source="the host's"))
@@ -129,7 +132,10 @@ def _name_transcript_file(extract: str) -> str:
     return first_line + line_end + _UNQUOTED_LINE.sub(r"\1the transcript file has them\2", rest)
 
 
-def _count_kept(kept: Sequence[Message], replaced: int, extract_tokens: int, summary: Message) -> KeptCounts:
+def _count_kept(
+    sized_messages: Sequence[SizedMessage], replaced: int, extract_tokens: int, summary: Message
+) -> KeptCounts:
+    kept = [sized_message.message for sized_message in sized_messages]
     open_items = 0
     for part in summary.parts:
         if isinstance(part, Text) and is_open_work_section(part.text):

@@ -1,7 +1,7 @@
-"""The transcript that Claude Code hands a plugin to be compacted, as JSON and as our messages.
+"""The transcript that a coding agent's plugin hands over, as JSON and as our messages.
 
-It is what a hook of ``session.compact`` gets: text, tool calls and results, and a handle by which the host knows each
-message. Thinking and pictures are not in it; a message that is handed back with its handle keeps them.
+It is what Claude Code gives a hook of ``session.compact``: text, tool calls and results, and a handle by which the host
+knows each message. Thinking and pictures are not in it; a message that is handed back with its handle keeps them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from holdfast.errors import FormatError
 from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Part, Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import measure_messages
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.text_cuts import replace_surrogates_in_text
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.planning.open_work.section import OPEN_WORK_HEADING
@@ -25,7 +28,11 @@ _OPEN_WORK_LINE = re.compile(rf"^{re.escape(OPEN_WORK_HEADING)}$", re.MULTILINE)
 _ERROR_PATH = re.compile(r" - at `\$([^`]*)`$")
 """What msgspec adds to an error: where in the document it is."""
 MAX_WINDOW = 100_000_000
-"""Tokens that a window may have. More than any model has, and few enough for exact arithmetic."""
+"""Tokens that a window, or anything in it, may have. More than any model has, and few enough for exact arithmetic."""
+
+
+EnvelopeT = TypeVar("EnvelopeT", bound=Struct)
+"""The object around the messages, which differs between those who ask."""
 
 
 class TranscriptError(FormatError):
@@ -54,7 +61,11 @@ class _TranscriptResult(Struct, frozen=True, rename={"is_error": "isError"}):
     is_error: bool = False
 
 
-class _TranscriptMessage(Struct, frozen=True, rename={"calls": "toolUses", "results": "toolResults"}):
+class _TranscriptMessage(
+    Struct,
+    frozen=True,
+    rename={"calls": "toolUses", "results": "toolResults", "hidden_tokens": "hiddenTokens"},
+):
     """A message. Unknown fields are a newer host's; they are left alone."""
 
     role: str
@@ -62,6 +73,7 @@ class _TranscriptMessage(Struct, frozen=True, rename={"calls": "toolUses", "resu
     calls: list[_TranscriptCall] = []
     results: list[_TranscriptResult] = []
     handle: str | None = None
+    hidden_tokens: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
 
 
 class _Envelope(Struct, frozen=True, rename={"is_recorded": "isRecorded"}):
@@ -72,10 +84,21 @@ class _Envelope(Struct, frozen=True, rename={"is_recorded": "isRecorded"}):
     is_recorded: bool = False
 
 
+class TranscriptMessage(Struct, frozen=True):
+    """One message of a transcript."""
+
+    message: Message
+    """The message as the planner reads it."""
+    handle: str | None = None
+    """The host's name for the message."""
+    hidden_tokens: int = 0
+    """Tokens of what the host's message holds beside this: thinking, pictures."""
+
+
 class Transcript(Struct, frozen=True):
     """A transcript to be compacted."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[SizedMessage, ...]
     """The messages as the planner reads them, one for each that came."""
     raw_messages: tuple[Raw, ...]
     """The same messages as they came, byte for byte."""
@@ -92,28 +115,33 @@ def read_transcript(data: bytes) -> Transcript:
 
     Raises ``TranscriptError`` if ``data`` is anything else, or holds no message.
     """
-    envelope = _decode_envelope(data)
-    if not envelope.messages:
+    envelope = decode_envelope(data, _Envelope)
+    check_messages_and_window(envelope.messages, envelope.window)
+    messages = [read_message(raw, f"messages[{index}]") for index, raw in enumerate(envelope.messages)]
+    return Transcript(
+        tuple(measure_transcript_messages(messages)),
+        tuple(envelope.messages),
+        envelope.window,
+        (envelope.instructions or "").strip(),
+        envelope.is_recorded,
+    )
+
+
+def check_messages_and_window(messages: Sequence[Raw], window: int | None) -> None:
+    """Raise ``TranscriptError`` if there is no message, or if the window is no number of tokens that exists."""
+    if not messages:
         raise TranscriptError("messages", "there are 0 messages", "give the messages of the conversation, oldest first")
-    window = envelope.window
     if window is not None and not 0 < window <= MAX_WINDOW:
         raise TranscriptError(
             "window",
             f"{window} is not from 1 to {MAX_WINDOW:,}",
             "give the window of the model in tokens, or leave it out",
         )
-    messages = [_read_message(raw, f"messages[{index}]") for index, raw in enumerate(envelope.messages)]
-    return Transcript(
-        tuple(messages),
-        tuple(envelope.messages),
-        window,
-        (envelope.instructions or "").strip(),
-        envelope.is_recorded,
-    )
 
 
-def _decode_envelope(data: bytes) -> _Envelope:
-    decoder = get_decoder(_Envelope)
+def decode_envelope(data: bytes, envelope_type: type[EnvelopeT]) -> EnvelopeT:
+    """Decode one JSON object of ``envelope_type``; raise ``TranscriptError`` if ``data`` is anything else."""
+    decoder = get_decoder(envelope_type)
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
@@ -127,9 +155,7 @@ def _decode_envelope(data: bytes) -> _Envelope:
         raise _describe_wrong_type(error, "") from None
     except (ValueError, RecursionError) as error:
         size = f"{len(data):,} bytes"
-        raise TranscriptError(
-            "$", f"{size} that are not JSON: {error}", "give one JSON object on standard input"
-        ) from None
+        raise TranscriptError("$", f"{size} that are not JSON: {error}", "give one JSON object") from None
 
 
 def _replace_half_characters(data: bytes) -> bytes:
@@ -138,7 +164,8 @@ def _replace_half_characters(data: bytes) -> bytes:
     return replace_surrogates_in_text(json.dumps(value, ensure_ascii=False)).encode()
 
 
-def _read_message(raw: Raw, path: str) -> Message:
+def read_message(raw: Raw, path: str) -> TranscriptMessage:
+    """Read one message; ``path`` says where it is in the document, for the ``TranscriptError`` if it is none."""
     try:
         message = get_decoder(_TranscriptMessage).decode(raw)
     except msgspec.ValidationError as error:
@@ -150,7 +177,16 @@ def _read_message(raw: Raw, path: str) -> Message:
         parts += _split_text(message.text)
     for call in message.calls:
         parts.append(ToolCall(call.tool_use_id, call.tool, bytes(call.input).decode()))
-    return Message(_get_role(message, path), tuple(parts))
+    return TranscriptMessage(Message(_get_role(message, path), tuple(parts)), message.handle, message.hidden_tokens)
+
+
+def measure_transcript_messages(messages: Sequence[TranscriptMessage]) -> list[SizedMessage]:
+    """Return ``messages`` with their sizes, in which what the host alone sees is counted too."""
+    sizes = measure_messages([message.message for message in messages])
+    sized_messages: list[SizedMessage] = []
+    for message, (tokens, digest) in zip(messages, sizes, strict=True):
+        sized_messages.append(SizedMessage(message.message, tokens + message.hidden_tokens, digest))
+    return sized_messages
 
 
 def _get_role(message: _TranscriptMessage, path: str) -> Role:

@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from holdfast.cli.files.input_files import STDIN, read_input_file
-from holdfast.cli.hosts.compact_transcript import compact_transcript
-from holdfast.cli.hosts.transcript import TranscriptError, read_transcript
 from holdfast.cli.output.errors import WRONG_USE, describe_error
 from holdfast.cli.output.terminal import encode_printable_json
 from holdfast.errors import WindowTooSmall
+from holdfast.hosts.compact_transcript import compact_transcript
+from holdfast.hosts.transcript import TranscriptError, read_transcript
 
 
 def compact_standard_input() -> None:

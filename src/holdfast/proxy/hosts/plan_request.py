@@ -1,0 +1,161 @@
+"""Read the body of ``POST /v1/plan``: a whole conversation as a plugin hands it over before each request.
+
+Every mistake is a ``TranscriptError`` with the JSON path and one thing to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from holdfast.hosts.transcript import (
+    MAX_WINDOW,
+    TranscriptError,
+    TranscriptMessage,
+    check_messages_and_window,
+    decode_envelope,
+    measure_transcript_messages,
+    read_message,
+)
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.providers.registry import API_SPECS
+
+MAX_REMEMBERED_SESSIONS = 256
+"""Sessions whose messages are remembered: one for each branch in memory (``open_branches.MAX_BRANCHES``)."""
+HANDLE_ADVICE = "give each message a name of its own in this call"
+MAX_CLIENT_CHARS = 32
+_CLIENT_PATTERN = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+_PLAIN_SESSION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}\Z")
+"""Names of sessions that are readable, and allowed, in a key as they are."""
+
+
+class _PlanEnvelope(
+    Struct,
+    frozen=True,
+    rename={"setup_tokens": "setupTokens", "wants_compaction": "force"},
+):
+    """The fields of the body; unknown ones are a newer plugin's and are left alone."""
+
+    client: str
+    session: str
+    messages: list[Raw]
+    api: str = "anthropic"
+    model: str = ""
+    window: int | None = None
+    setup_tokens: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
+    wants_compaction: bool = False
+
+
+class PlanRequest(Struct, frozen=True):
+    """A conversation of which the next request is to be planned."""
+
+    session_key: str
+    messages: tuple[SizedMessage, ...]
+    """The messages as the planner reads them, one for each that came."""
+    handles: tuple[str, ...]
+    """The host's name for each of them."""
+    api: str
+    model: str
+    window: int | None
+    """The window of the model in tokens, if the host says it."""
+    setup_tokens: int
+    """Tokens of the system prompt and the tools."""
+    wants_compaction: bool
+    """Whether to compact whatever the size: the user asked for it, or the provider refused a request."""
+
+
+class _ReadMessage(Struct, frozen=True):
+    """A message that was read once."""
+
+    sized_message: SizedMessage
+    handle: str
+
+
+class PlanRequestReader:
+    """Reads bodies, and remembers each session's messages: a plugin sends its whole conversation each time."""
+
+    def __init__(self) -> None:
+        self._read_messages: OrderedDict[str, dict[bytes, _ReadMessage]] = OrderedDict()
+        """By session, the one used last at the end; then by the digest of the message's bytes."""
+
+    def read(self, body: bytes) -> PlanRequest:
+        """Read and measure ``body``; raise ``TranscriptError`` if it is no request of this endpoint."""
+        envelope = decode_envelope(body, _PlanEnvelope)
+        check_messages_and_window(envelope.messages, envelope.window)
+        if envelope.api not in API_SPECS:
+            names = ", ".join(API_SPECS)
+            raise TranscriptError("api", f"{envelope.api[:80]!r} is not known", f"give one of {names}, or leave it out")
+        session_key = make_plugin_session_key(envelope.client, envelope.session)
+        read_messages = self._read_new_messages(session_key, envelope.messages)
+        handles = tuple(message.handle for message in read_messages)
+        _check_handles_differ(handles)
+        return PlanRequest(
+            session_key,
+            tuple(message.sized_message for message in read_messages),
+            handles,
+            envelope.api,
+            envelope.model,
+            envelope.window,
+            envelope.setup_tokens,
+            envelope.wants_compaction,
+        )
+
+    def _read_new_messages(self, session_key: str, raw_messages: list[Raw]) -> list[_ReadMessage]:
+        """Return all messages, of which only those are parsed and measured that the last call did not have."""
+        known_messages = self._read_messages.get(session_key, {})
+        digests = [blake2b(raw, digest_size=16).digest() for raw in raw_messages]
+        new_messages: dict[bytes, TranscriptMessage] = {}
+        for index, (digest, raw) in enumerate(zip(digests, raw_messages, strict=True)):
+            if digest not in known_messages:
+                new_messages[digest] = read_message(raw, f"messages[{index}]")
+        sized_messages = measure_transcript_messages(list(new_messages.values()))
+        messages_by_digest = dict(known_messages)
+        for (digest, message), sized_message in zip(new_messages.items(), sized_messages, strict=True):
+            if message.handle is None:
+                path = f"messages[{digests.index(digest)}].handle"
+                raise TranscriptError(path, "it is missing", HANDLE_ADVICE)
+            messages_by_digest[digest] = _ReadMessage(sized_message, message.handle)
+        # Two lists with messages of the same bytes have the same objects, which is how the log recognizes them quickly.
+        current_messages = {digest: messages_by_digest[digest] for digest in digests}
+        self._remember_messages(session_key, current_messages)
+        return [current_messages[digest] for digest in digests]
+
+    def _remember_messages(self, session_key: str, messages: dict[bytes, _ReadMessage]) -> None:
+        self._read_messages[session_key] = messages
+        self._read_messages.move_to_end(session_key)
+        while len(self._read_messages) > MAX_REMEMBERED_SESSIONS:
+            self._read_messages.popitem(last=False)
+
+
+def make_plugin_session_key(client: str, session: str) -> str:
+    """Return the key in the store of the conversation that ``client`` calls ``session``.
+
+    Raises ``TranscriptError`` for a client whose name cannot be part of a key, and for an empty session.
+    """
+    if not _CLIENT_PATTERN.match(client) or len(client) > MAX_CLIENT_CHARS:
+        why = f"{client[:80]!r} is no name of a program"
+        raise TranscriptError(
+            "client", why, "give at most 32 lower-case letters and digits, with single hyphens between"
+        )
+    if not session:
+        raise TranscriptError("session", "it is empty", "give the name that the host has for this conversation")
+    if not _PLAIN_SESSION_PATTERN.match(session):
+        session = blake2b(session.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return f"plugin-{client}-{session}"
+
+
+def _check_handles_differ(handles: tuple[str, ...]) -> None:
+    if len(set(handles)) == len(handles):
+        return
+    seen_handles: set[str] = set()
+    for index, handle in enumerate(handles):
+        if handle in seen_handles:
+            path = f"messages[{index}].handle"
+            raise TranscriptError(
+                path, f"{handle[:80]!r} is used twice", "give each message a name of its own in this call"
+            )
+        seen_handles.add(handle)
