@@ -420,3 +420,38 @@ def test_the_token_is_required():
 
     refused, allowed = run(scenario)
     assert (refused.status_code, allowed.status_code) == (401, 200)
+
+
+def test_setup_tokens_take_their_part_of_the_window():
+    """What the system prompt and the tools take is not there for messages: with more of them a compaction comes due."""
+
+    async def scenario():
+        async with open_server() as web:
+            answers = []
+            for setup_tokens in (0, 20_000):
+                host = Host(web, 30_000, session=f"with-{setup_tokens}", setupTokens=setup_tokens)
+                host.say("Why is it slow?")
+                for step in range(10):
+                    host.work(step, 120)
+                answers.append((await host.plan())[0])
+            return answers
+
+    without_setup, with_setup = run(scenario)
+    assert not without_setup["isCompacted"]
+    assert with_setup["isCompacted"]
+
+
+@given(names=st.lists(st.text(min_size=1, max_size=90), min_size=2, max_size=4, unique=True))
+def test_conversations_of_different_names_never_mix(names):
+    """Whatever the host calls its conversations: two names are two sessions, also if their words are the same."""
+
+    async def scenario():
+        async with open_server() as web:
+            keys = set()
+            for name in names:
+                host = Host(web, session=name)
+                host.say("Why?")
+                keys.add((await host.plan())[0]["sessionKey"])
+            return keys
+
+    assert len(run(scenario)) == len(names)
