@@ -245,32 +245,46 @@ def _decode_key(token: str) -> str:
 
 
 def _insert_member(text: str, node: JsonValueSpan, names: Sequence[str], value: str) -> str:
-    """Insert a member at the end of the object ``node``, laid out like the member before it."""
+    """Insert a member at the end of the object ``node``; all names but the first are objects inside of it."""
     nested: Any = value
     for name in reversed(names[1:]):
         nested = {name: nested}
     newline = "\r\n" if "\r\n" in text else "\n"
+    if node.members:
+        return _insert_after_last_member(text, node, names[0], nested, newline)
+    has_comment = text[node.start + 1 : node.end - 1].strip(_BLANK_CHARACTERS) != ""
+    if has_comment:
+        member = _render_member(names[0], nested, None, newline)
+        return f"{text[: node.start + 1]}{member}{text[node.start + 1 :]}"
+    return _fill_empty_object(text, node, names[0], nested, newline)
+
+
+def _insert_after_last_member(text: str, node: JsonValueSpan, key: str, value: Any, newline: str) -> str:
+    """Insert a member that is laid out like the last one."""
     separator = _find_separator(text, node)
     indent = separator.rpartition("\n")[2] if "\n" in separator else None
-    if indent is None and not node.members and not text[node.start + 1 : node.end - 1].strip(_BLANK_CHARACTERS):
-        # An empty object says nothing about the layout, so the usual one is used.
-        line_indent = re.match(r"[ \t]*", text[text.rfind("\n", 0, node.start) + 1 :])
-        outer = line_indent.group() if line_indent else ""
-        indent = outer + _DEFAULT_INDENT
-        body = _render_member(names[0], nested, indent, newline)
-        tail = text[node.start + 1 :] if "\n" in text[node.start : node.end] else newline + outer + text[node.end - 1 :]
-        return f"{text[: node.start + 1]}{newline}{indent}{body}{tail}"
-    body = _render_member(names[0], nested, indent, newline)
-    if not node.members:
-        return f"{text[: node.start + 1]}{body}{text[node.start + 1 :]}"
+    member = _render_member(key, value, indent, newline)
     end = node.members[-1].value.end
-    return f"{text[:end]},{separator}{body}{text[end:]}"
+    return f"{text[:end]},{separator}{member}{text[end:]}"
+
+
+def _fill_empty_object(text: str, node: JsonValueSpan, key: str, value: Any, newline: str) -> str:
+    """Insert a member on a line of its own: an empty object says nothing about the layout, so the usual one is used."""
+    line_start = text.rfind("\n", 0, node.start) + 1
+    line_indent = re.match(r"[ \t]*", text[line_start:])
+    outer_indent = line_indent.group() if line_indent else ""
+    indent = outer_indent + _DEFAULT_INDENT
+    member = _render_member(key, value, indent, newline)
+    is_on_one_line = "\n" not in text[node.start : node.end]
+    if is_on_one_line:
+        rest = newline + outer_indent + text[node.end - 1 :]
+    else:
+        rest = text[node.start + 1 :]
+    return f"{text[: node.start + 1]}{newline}{indent}{member}{rest}"
 
 
 def _find_separator(text: str, node: JsonValueSpan) -> str:
     """Return the blanks before the last member of ``node``; one blank where something else stands there."""
-    if not node.members:
-        return ""
     start = node.members[-1].start
     blanks = text[len(text[:start].rstrip(_BLANK_CHARACTERS)) : start]
     if "\n" in blanks:
