@@ -61,6 +61,16 @@ class _TranscriptResult(Struct, frozen=True, rename={"is_error": "isError"}):
     is_error: bool = False
 
 
+class AnswerUsage(Struct, frozen=True, rename="camel"):
+    """Tokens of the request that an answer came to, as its provider reported them."""
+
+    input: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
+    """Tokens of the prompt that were not in the provider's cache."""
+    output: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
+    cache_read: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
+    cache_write: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
+
+
 class _TranscriptMessage(
     Struct,
     frozen=True,
@@ -74,6 +84,7 @@ class _TranscriptMessage(
     results: list[_TranscriptResult] = []
     handle: str | None = None
     hidden_tokens: Annotated[int, Meta(ge=0, le=MAX_WINDOW)] = 0
+    usage: AnswerUsage | None = None
 
 
 class _Envelope(Struct, frozen=True, rename={"is_recorded": "isRecorded"}):
@@ -93,6 +104,8 @@ class TranscriptMessage(Struct, frozen=True):
     """The host's name for the message."""
     hidden_tokens: int = 0
     """Tokens of what the host's message holds beside this: thinking, pictures."""
+    usage: AnswerUsage | None = None
+    """For an answer: what its request took, if the host says it."""
 
 
 class Transcript(Struct, frozen=True):
@@ -177,7 +190,9 @@ def read_message(raw: Raw, path: str) -> TranscriptMessage:
         parts += _split_text(message.text)
     for call in message.calls:
         parts.append(ToolCall(call.tool_use_id, call.tool, bytes(call.input).decode()))
-    return TranscriptMessage(Message(_get_role(message, path), tuple(parts)), message.handle, message.hidden_tokens)
+    return TranscriptMessage(
+        Message(_get_role(message, path), tuple(parts)), message.handle, message.hidden_tokens, message.usage
+    )
 
 
 def measure_transcript_messages(messages: Sequence[TranscriptMessage]) -> list[SizedMessage]:

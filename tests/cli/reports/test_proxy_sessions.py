@@ -406,9 +406,10 @@ def test_shorten_session_keys_keeps_the_client_name():
         "codex-0123456789ab-thread",
         "openai-chat-0123456789abcdef",
         "pi-aaaaaaaaaaaa-empty",
+        "open-code-2-plugin-2026-11-27T10-03",
         "x" * 20,
     ]
-    assert list(map(get_client_name, keys)) == ["claude-code", "codex", "openai-chat", "pi", ""]
+    assert list(map(get_client_name, keys)) == ["claude-code", "codex", "openai-chat", "pi", "open-code-2", ""]
     assert list(shorten_session_keys(keys).values()) == [
         "claude-code-0123",
         "codex-0123",

@@ -16,10 +16,11 @@ from holdfast.errors import StoreReadOnly
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
+from holdfast.state.entries import AnswerEntry, MessageEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store
 
-KEY = "plugin-pi-one"
+KEY = "pi-plugin-one"
 HANDLE = re.compile(r'recall\(id="([0-9a-f]+)"')
 
 
@@ -455,3 +456,58 @@ def test_conversations_of_different_names_never_mix(names):
             return keys
 
     assert len(run(scenario)) == len(names)
+
+
+def test_usage_of_answers_is_recorded_and_makes_estimates_better():
+    """What the provider counted for an answer is in the log, once, and a conversation whose texts take twice the tokens
+    of our estimate is compacted in time.
+    """
+    store = MemoryStore()
+
+    async def scenario():
+        async with open_server(store) as web:
+            host = Host(web, 30_000)
+            host.say("Why is it slow?")
+            sizes = []
+            for step in range(14):
+                answer, _ = await host.plan()
+                sizes.append(2 * answer["tokensAfter"])
+                host.work(step, 120)
+                cached = sizes[-2] if len(sizes) > 1 else 0
+                usage = {"input": 10, "output": 50, "cacheRead": cached, "cacheWrite": sizes[-1] - cached - 10}
+                if step:
+                    host.messages[-2]["usage"] = {name: max(0, tokens) for name, tokens in usage.items()}
+            await host.plan()
+            return sizes
+
+    sizes = run(scenario)
+    assert max(sizes) < 30_000
+    entries = list(store.read_path(KEY))
+    usages = [entry.body.usage for entry in entries if isinstance(entry.body, AnswerEntry)]
+    assert len(usages) == 13
+    assert usages[0].input == usages[0].cache_read + usages[0].cache_write + 10
+    assert usages[0].output == 50
+    assert len([entry for entry in entries if isinstance(entry.body, MessageEntry)]) == 29
+
+
+def test_usage_of_a_request_that_was_not_ours_does_not_count():
+    """After a call without an answer in time the plugin sent everything; what that took says nothing of our plan."""
+
+    async def scenario():
+        async with open_server() as web:
+            answers = []
+            for total in (2_000, 190_000):
+                host = Host(web, 200_000, session=f"took-{total}")
+                host.say("Why is it slow?")
+                host.work(0, 60)
+                await host.plan()
+                host.work(1, 60)
+                host.messages[-2]["usage"] = {"input": total, "output": 10}
+                for step in range(2, 40):
+                    host.work(step, 60)
+                answers.append((await host.plan())[0])
+            return answers
+
+    known, unknown = run(scenario)
+    assert not known["isCompacted"]
+    assert not unknown["isCompacted"]

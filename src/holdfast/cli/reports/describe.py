@@ -20,8 +20,11 @@ MIN_ID_LENGTH = 8
 """Least number of characters of a session's id that are shown; more if needed to be unique."""
 MIN_ID_TAIL = 4
 """Least number of characters shown after the client's name in the id of a proxy session."""
-_PROXY_SESSION_KEY = re.compile(r"(?P<client>[a-z]+(-[a-z]+)*?)(-[0-9a-f]{12})?-([0-9a-f]{16}|empty|thread)")
-"""The key of a proxy session (``make_session_key``): a client or API, optionally a scope, and a hash."""
+_PROXY_SESSION_KEY = re.compile(
+    r"(?P<client>[a-z0-9]+(-[a-z0-9]+)*?)(-plugin-.+|(-[0-9a-f]{12})?-([0-9a-f]{16}|empty|thread))"
+)
+"""The key of a proxy session: a client or API, optionally a scope, and a hash (``make_session_key``), or a client and
+its name for the conversation (``make_plugin_session_key``)."""
 MAX_LINE_TEXT = 160
 """Characters of a text that are used for a line."""
 

@@ -23,7 +23,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.proxy.conversation.open_branches import BranchPool
 from holdfast.proxy.hosts.plan_request import PlanRequest
 from holdfast.state.calibration.usage import get_cache_lifetime
-from holdfast.state.entries import RequestSetup
+from holdfast.state.entries import RequestSetup, Usage
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.state.view import build_projection, list_projection_origins
@@ -107,6 +107,7 @@ def _plan_and_commit(journal: Journal, request: PlanRequest, target: Target) -> 
     with journal.batch_writes():
         idle_seconds = journal.get_idle_seconds()
         is_cold = idle_seconds > get_cache_lifetime(journal.state, target.cache_rules)
+        _record_answer(journal, request)
         journal.follow_conversation(request.messages)
         journal.describe_session(target.model)
         inputs = PlanInputs(
@@ -116,6 +117,25 @@ def _plan_and_commit(journal: Journal, request: PlanRequest, target: Target) -> 
             is_breaker_cooled=journal.is_breaker_cooled(),
         )
         return journal.prepare_request(target, inputs)
+
+
+def _record_answer(journal: Journal, request: PlanRequest) -> None:
+    """Record the answer to the request that was planned last, with its usage, if it is the first new message.
+
+    What a provider counted makes our estimates better, and the commands show what a session cost. A plugin that had no
+    answer from us in time sent everything; the calibration takes no count that is so far from our estimate.
+    """
+    state = journal.state
+    known_count = len(state.history.sized_messages)
+    is_continued = journal.match_conversation(request.messages).client_count == known_count
+    is_answer_due = 0 < known_count == state.last_request.seen_count < len(request.messages)
+    if not is_continued or not is_answer_due:
+        return
+    answer, usage = request.messages[known_count], request.usages[known_count]
+    if usage is None or answer.message.role != "assistant":
+        return
+    prompt_tokens = usage.input + usage.cache_read + usage.cache_write
+    journal.record_answer(answer, Usage(prompt_tokens, usage.output, usage.cache_read, usage.cache_write))
 
 
 def _write_messages(request: PlanRequest, prepared_request: PreparedRequest, *, is_compacted: bool) -> PlannedMessages:

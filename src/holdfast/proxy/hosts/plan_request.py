@@ -14,6 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from holdfast.hosts.transcript import (
     MAX_WINDOW,
+    AnswerUsage,
     TranscriptError,
     TranscriptMessage,
     check_messages_and_window,
@@ -58,6 +59,8 @@ class PlanRequest(Struct, frozen=True):
     """The messages as the planner reads them, one for each that came."""
     handles: tuple[str, ...]
     """The host's name for each of them."""
+    usages: tuple[AnswerUsage | None, ...]
+    """For each of them, if it is an answer: what its request took, if the host says it."""
     api: str
     model: str
     window: int | None
@@ -73,6 +76,7 @@ class _ReadMessage(Struct, frozen=True):
 
     sized_message: SizedMessage
     handle: str
+    usage: AnswerUsage | None
 
 
 class PlanRequestReader:
@@ -97,6 +101,7 @@ class PlanRequestReader:
             session_key,
             tuple(message.sized_message for message in read_messages),
             handles,
+            tuple(message.usage for message in read_messages),
             envelope.api,
             envelope.model,
             envelope.window,
@@ -118,7 +123,7 @@ class PlanRequestReader:
             if message.handle is None:
                 path = f"messages[{digests.index(digest)}].handle"
                 raise TranscriptError(path, "it is missing", HANDLE_ADVICE)
-            messages_by_digest[digest] = _ReadMessage(sized_message, message.handle)
+            messages_by_digest[digest] = _ReadMessage(sized_message, message.handle, message.usage)
         # Two lists with messages of the same bytes have the same objects, which is how the log recognizes them quickly.
         current_messages = {digest: messages_by_digest[digest] for digest in digests}
         self._remember_messages(session_key, current_messages)
@@ -145,7 +150,7 @@ def make_plugin_session_key(client: str, session: str) -> str:
         raise TranscriptError("session", "it is empty", "give the name that the host has for this conversation")
     if not _PLAIN_SESSION_PATTERN.match(session):
         session = blake2b(session.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
-    return f"plugin-{client}-{session}"
+    return f"{client}-plugin-{session}"
 
 
 def _check_handles_differ(handles: tuple[str, ...]) -> None:
