@@ -415,6 +415,7 @@ def test_shorten_session_keys_keeps_the_client_name():
         "codex-0123",
         "openai-chat-0123",
         "pi-aaaa",
+        "open-code-2-plug",
         "x" * 8,
     ]
 
