@@ -413,9 +413,9 @@ def test_shorten_session_keys_keeps_the_client_name():
     assert list(shorten_session_keys(keys).values()) == [
         "claude-code-0123",
         "codex-0123",
+        "open-code-2-plug",
         "openai-chat-0123",
         "pi-aaaa",
-        "open-code-2-plug",
         "x" * 8,
     ]
 
