@@ -192,6 +192,34 @@ def test_a_long_conversation_is_compacted_and_can_be_read_back():
     assert not page["isError"]
 
 
+def test_a_compacted_conversation_goes_on_after_a_restart(tmp_path):
+    """A store on disk is opened without the messages before the last compaction; the conversation goes on all the same,
+    and so does another branch of it.
+    """
+
+    async def scenario():
+        with open_store(tmp_path / "store.db") as store:
+            host = Host(None)
+            host.say("Find out why it is slow.")
+            for step in range(20):
+                host.work(step, 120)
+            async with open_server(store) as web:
+                host.web = web
+                compacted, shown = await host.plan(force=True)
+            async with open_server(store) as web:
+                host.web = web
+                again, shown_again = await host.plan()
+                host.messages = [host.messages[0]]
+                host.say("Look at the disk instead.")
+                other, _ = await host.plan()
+            return compacted, shown, again, shown_again, other
+
+    compacted, shown, again, shown_again, other = run(scenario)
+    assert compacted["isCompacted"]
+    assert shown_again == shown
+    assert again["notices"] == other["notices"] == []
+
+
 def test_a_large_result_becomes_a_preview_that_recall_reads_back():
     """A result over the budget of one result is shown shortened, with a call of recall that returns all of it."""
 

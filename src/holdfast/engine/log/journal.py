@@ -581,8 +581,6 @@ class Journal(BranchLog):
         about the messages before it, and the session's leaf stays where it is. ``messages`` have sizes and digests;
         ``decode`` is the function that made each of them from its bytes.
         """
-        if isinstance(self.state.history.sized_messages, GappedSequence):
-            self._rebuild_state()
         messages = tuple(messages)
         repeated_prefix = self.match_conversation(messages)
         repeated_messages = repeated_prefix.messages
@@ -604,7 +602,9 @@ class Journal(BranchLog):
         return new_ids
 
     def match_conversation(self, messages: Sequence[SizedMessage]) -> PrefixMatch:
-        """Find how much of this branch the conversation ``messages`` repeats."""
+        """Find how much of this branch the conversation ``messages`` repeats, by all messages of the branch."""
+        if isinstance(self.state.history.sized_messages, GappedSequence):
+            self._rebuild_state()
         return self._matcher.match_prefix(self.state.history.sized_messages, tuple(messages), self.policy.settings)
 
     def _fork_before(self, message_index: int) -> None:
