@@ -17,7 +17,16 @@ import { applyAnswer, describeMessage, describeMessages } from './messages.js'
 import { readBack, RECALL_TOOL } from './recall.js'
 import { HoldfastServer } from './server.js'
 
-const CLIENT = 'pi'
+/** Holdfast's names of the APIs that pi speaks; for any other the model's name has to do. */
+const API_NAMES = {
+  'anthropic-messages': 'anthropic',
+  'openai-completions': 'openai-chat',
+  'openai-responses': 'openai-responses',
+  'openai-codex-responses': 'openai-responses',
+  'azure-openai-responses': 'openai-responses',
+  'google-generative-ai': 'gemini',
+  'google-vertex': 'gemini',
+}
 /** Characters a token in system prompt and tools. They are prose and JSON; the real count corrects this (see below). */
 const SETUP_CHARS_PER_TOKEN = 3.5
 
@@ -33,7 +42,7 @@ export default function holdfast(pi) {
 
   pi.registerTool({
     ...RECALL_TOOL,
-    execute: (_id, given, signal, _onUpdate, ctx) => readBack(pi, newest?.answer.sessionKey || makeSessionKey(ctx), given, signal),
+    execute: (_id, given, signal, _onUpdate, ctx) => readBack(server, nameSession(ctx), given, signal),
   })
 
   pi.on('context', async (event, ctx) => {
@@ -91,10 +100,10 @@ export default function holdfast(pi) {
 
   function makePlanRequest(described, ctx) {
     return {
-      client: CLIENT,
-      session: ctx.sessionManager.getSessionId(),
+      ...nameSession(ctx),
       messages: described,
       ...(ctx.model && { model: ctx.model.id }),
+      ...(API_NAMES[ctx.model?.api] && { api: API_NAMES[ctx.model.api] }),
       ...(ctx.model?.contextWindow > 0 && { window: ctx.model.contextWindow }),
       setupTokens: Math.max(estimateSetup(pi, ctx), measuredSetup),
     }
@@ -204,8 +213,7 @@ function estimateSetup(pi, ctx) {
   return Math.ceil((ctx.getSystemPrompt().length + JSON.stringify(declarations).length) / SETUP_CHARS_PER_TOKEN)
 }
 
-/** The name of pi's session in Holdfast's store, as `/v1/plan` makes it. */
-const makeSessionKey = ctx => `plugin-${CLIENT}-${ctx.sessionManager.getSessionId()}`
+const nameSession = ctx => ({ client: 'pi', session: ctx.sessionManager.getSessionId() })
 
 function describeCompaction({ tokensBefore, tokensAfter, kept }) {
   const sizes = `${format(tokensBefore)} → ${format(tokensAfter)} tokens of messages`

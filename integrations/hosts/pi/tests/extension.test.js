@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 
+import { HoldfastServer } from '../src/server.js'
 import { answer, call, load, plan, result, serve, user } from './host.js'
 
 const EXTRACT = { role: 'user', text: 'The extract: never touch main.py.' }
@@ -270,36 +271,32 @@ describe('a compaction', () => {
 describe('recall', () => {
   const ask = (world, given) => world.tools.recall.execute('c9', given, undefined, undefined, world.context)
 
-  test('a page of one text, and how to go on', async () => {
-    const page = {
-      text: 'line 12\n',
-      first_line: 12,
-      last_line: 12,
-      total_lines: 90,
-      start_char: 80,
-      stop_char: 88,
-      total_chars: 700,
-      next_arguments: { chars: '88-' },
-    }
-    const world = load('http://127.0.0.1:9', { run: () => ({ code: 0, stdout: JSON.stringify(page), stderr: '' }) })
+  test('the model’s arguments go to Holdfast with the name of the session, and the text comes back', async () => {
+    const world = await start(() => ({ json: { text: '[abc123: lines 12-12 of 90]\nline 12', isError: false } }))
     const found = await ask(world, { id: 'abc123', lines: '12-12' })
-    assert.deepEqual(world.runs, [['holdfast', 'recall', '--json', '--lines=12-12', '--', 'plugin-pi-s-1', 'abc123']])
-    const [first, second] = found.content[0].text.split('\n')
-    assert.equal(first, '[abc123: lines 12-12 of 90, characters 80-88 of 700; go on with recall(id="abc123", chars="88-")]')
-    assert.equal(second, 'line 12')
+    assert.equal(server.requests[0].path, '/v1/recall')
+    assert.deepEqual(server.requests[0].body, { client: 'pi', session: 's-1', id: 'abc123', lines: '12-12' })
+    assert.deepEqual(found.content, [{ type: 'text', text: '[abc123: lines 12-12 of 90]\nline 12' }])
+    assert.equal(found.isError, false)
   })
 
-  test('a search names the messages it found', async () => {
-    const hits = [{ entry_id: 'e-1', role: 'tool', snippet: '«FAILED»', blob_hash: '' }]
-    const world = load('http://127.0.0.1:9', { run: () => ({ code: 0, stdout: JSON.stringify(hits), stderr: '' }) })
-    const found = await ask(world, { search: '-x FAILED' })
-    assert.deepEqual(world.runs, [['holdfast', 'recall', '--json', '--search=-x FAILED', '--limit=20', '--', 'plugin-pi-s-1']])
-    assert.equal(found.content[0].text, 'recall(id="e-1") tool: «FAILED»')
-  })
-
-  test('what is wrong is told to the model, not to the user', async () => {
-    const world = load('http://127.0.0.1:9', { run: () => ({ code: 1, stdout: '', stderr: 'Error: no text is called zz\n' }) })
-    await assert.rejects(ask(world, { id: 'zz' }), /no text is called zz/)
+  test('a mistake is told to the model, not to the user', async () => {
+    const world = await start(() => ({ json: { text: 'no text is called zz', isError: true } }))
+    assert.equal((await ask(world, { id: 'zz' })).isError, true)
     assert.deepEqual(world.said, [])
+  })
+
+  test('without a server the model is told that, too', async () => {
+    await assert.rejects(ask(load('http://127.0.0.1:9'), { search: 'x' }), /nothing answers/)
+  })
+})
+
+describe('a server that is too slow', () => {
+  test('pi waits once for the time that is allowed, and then not again for a while', async () => {
+    server = await serve(() => ({ json: {}, delayMs: 5_000 }))
+    const slow = new HoldfastServer({ HOLDFAST_URL: server.url }, 50)
+    await assert.rejects(slow.post('/v1/plan', {}), /did not answer within 0\.05 s/)
+    await assert.rejects(slow.post('/v1/plan', {}), /did not answer within 0\.05 s/)
+    assert.equal(server.requests.length, 1)
   })
 })

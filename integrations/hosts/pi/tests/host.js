@@ -44,19 +44,15 @@ export async function serve(respond) {
 }
 
 /** Load the extension as pi does, with the server at `url`, and return what it registered and what it said. */
-export function load(url, { run = () => ({ code: 0, stdout: '[]', stderr: '' }), token } = {}) {
+export function load(url, { token } = {}) {
   const handlers = new Map()
-  const world = { tools: {}, commands: {}, runs: [], said: [], status: '' }
+  const world = { tools: {}, commands: {}, said: [], status: '' }
   const pi = {
     on: (event, handler) => handlers.set(event, handler),
     registerTool: tool => (world.tools[tool.name] = tool),
     registerCommand: (name, options) => (world.commands[name] = options),
     getActiveTools: () => ['read'],
     getAllTools: () => [{ name: 'read', description: 'reads', parameters: {} }, { name: 'off', description: 'x'.repeat(9_999) }],
-    exec: async (program, args) => {
-      world.runs.push([program, ...args])
-      return run(args)
-    },
   }
   process.env.HOLDFAST_URL = url
   process.env.HOLDFAST_TOKEN = token ?? ''
