@@ -1,4 +1,4 @@
-"""The real Claude Code, where it is installed: most machines have none, and it takes 400 MB."""
+"""The real Claude Code and pi, where they are installed: most machines have neither."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ def claude():
     if example_counts.IS_THOROUGH:
         pytest.fail(INSTALL_HINT)
     pytest.skip(INSTALL_HINT)
+
+
+PI_INSTALL_HINT = (
+    "there is no pi to run the extension in: set HOLDFAST_PI to a folder with one, or put pi on the PATH "
+    "(npm install --prefix FOLDER node@22 @earendil-works/pi-coding-agent@1.6.0)"
+)
+
+
+@pytest.fixture(scope="session")
+def pi():
+    """Return the program of pi. Without it the test is skipped, or fails with ``HOLDFAST_COUNTS=thorough``."""
+    folder = os.environ.get("HOLDFAST_PI")
+    program = Path(folder, "node_modules", ".bin", "pi") if folder else Path(shutil.which("pi") or "pi")
+    if program.is_file():
+        return program
+    if example_counts.IS_THOROUGH:
+        pytest.fail(PI_INSTALL_HINT)
+    pytest.skip(PI_INSTALL_HINT)

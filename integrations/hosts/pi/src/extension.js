@@ -30,13 +30,20 @@ const API_NAMES = {
 /** Characters a token in system prompt and tools. They are prose and JSON; the real count corrects this (see below). */
 const SETUP_CHARS_PER_TOKEN = 3.5
 
-export default function holdfast(pi) {
+/** Anthropic's words where input and `max_tokens` together are too long. pi 1.6.0 does not know them. */
+const UNKNOWN_OVERFLOW = /exceeds? context limit/i
+
+/** Register everything at `pi`. `isContextOverflow` is pi's own: it knows the words of each provider. */
+export function registerHoldfast(pi, isContextOverflow) {
   const server = new HoldfastServer()
   const said = new Set()
   /** The newest plan and the messages it was made for. @type {{described: object[], answer: object} | undefined} */
   let newest
   /** Tokens of the newest request that no plan counted: system prompt, tools, and what our estimate missed. */
   let measuredSetup = 0
+  /** Tokens of a request that the provider refused for its length, by model: its window is smaller than pi believes. */
+  const refusedTokens = new Map()
+  let wasRefused = false
   let compactions = 0
   let lastCompaction = ''
 
@@ -53,6 +60,7 @@ export default function holdfast(pi) {
       const answer = await server.post('/v1/plan', makePlanRequest(described, ctx), ctx.signal)
       const messages = applyAnswer(event.messages, described, readMessages(answer))
       newest = { described, answer }
+      wasRefused = false
       showPlan(ctx, answer)
       return messages && { messages }
     } catch (error) {
@@ -63,11 +71,16 @@ export default function holdfast(pi) {
     }
   })
 
-  // What the provider counted, less what the plan counted, is what the plan could not see.
-  pi.on('message_end', async event => {
-    const usage = event.message.role === 'assistant' ? event.message.usage : undefined
-    const tokens = usage === undefined ? 0 : usage.input + usage.cacheRead + usage.cacheWrite
-    if (tokens > 0 && newest !== undefined) measuredSetup = Math.max(0, tokens - newest.answer.tokensAfter)
+  pi.on('message_end', async (event, ctx) => {
+    const { message } = event
+    if (message.role !== 'assistant' || newest === undefined) return
+    // What the provider counted, less what the plan counted, is what the plan could not see.
+    const tokens = message.usage.input + message.usage.cacheRead + message.usage.cacheWrite
+    if (tokens > 0) measuredSetup = Math.max(0, tokens - newest.answer.tokensAfter)
+    if (message.stopReason === 'error' && (isContextOverflow(message) || UNKNOWN_OVERFLOW.test(message.errorMessage ?? ''))) {
+      wasRefused = true
+      refusedTokens.set(ctx.model?.id, newest.answer.tokensAfter + getSetup(ctx))
+    }
   })
 
   pi.on('session_before_compact', async (event, ctx) => {
@@ -104,9 +117,19 @@ export default function holdfast(pi) {
       messages: described,
       ...(ctx.model && { model: ctx.model.id }),
       ...(API_NAMES[ctx.model?.api] && { api: API_NAMES[ctx.model.api] }),
-      ...(ctx.model?.contextWindow > 0 && { window: ctx.model.contextWindow }),
-      setupTokens: Math.max(estimateSetup(pi, ctx), measuredSetup),
+      ...nameWindow(ctx),
+      setupTokens: getSetup(ctx),
+      ...(wasRefused && { force: true }),
     }
+  }
+
+  function nameWindow(ctx) {
+    const window = Math.min(ctx.model?.contextWindow || Infinity, refusedTokens.get(ctx.model?.id) ?? Infinity)
+    return window === Infinity ? {} : { window }
+  }
+
+  function getSetup(ctx) {
+    return Math.max(estimateSetup(pi, ctx), measuredSetup)
   }
 
   /** Whether the requests go through a Holdfast proxy anyway, which does the same and more. */
@@ -151,7 +174,7 @@ export default function holdfast(pi) {
       '/v1/compact',
       {
         messages: described,
-        ...(ctx.model?.contextWindow > 0 && { window: ctx.model.contextWindow }),
+        ...nameWindow(ctx),
         ...(instructions && { instructions }),
         isRecorded: Boolean(newest?.answer.sessionKey),
       },

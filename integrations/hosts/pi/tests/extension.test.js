@@ -87,6 +87,22 @@ describe('a plan', () => {
     assert.equal(server.requests[1].body.setupTokens, 1_000 - 300)
   })
 
+  test('after a refusal for its length the next plan compacts, and the window is no larger than that request', async () => {
+    const world = await start(() => plan(['0', '1', '2', '3', '4'], { tokensAfter: 8_000 }))
+    await world.send(MESSAGES)
+    const usage = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0, totalTokens: 0 }
+    await world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage: 'overloaded', usage }) })
+    await world.send(MESSAGES)
+    await world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage: 'too long', usage }) })
+    await world.send(MESSAGES)
+    await world.send(MESSAGES)
+    const { setupTokens } = server.requests[0].body
+    assert.deepEqual(
+      server.requests.map(({ body }) => [body.window, body.force]),
+      [[50_000, undefined], [50_000, undefined], [8_000 + setupTokens, true], [8_000 + setupTokens, undefined]],
+    )
+  })
+
   test('what pi does not send to the model is not planned either', async () => {
     const world = await start(() => plan([EXTRACT, '3']))
     const sent = await world.send([

@@ -2,7 +2,7 @@
 
 import { createServer } from 'node:http'
 
-import holdfast from '../src/extension.js'
+import { registerHoldfast } from '../src/extension.js'
 
 export const user = text => ({ role: 'user', content: [{ type: 'text', text }], timestamp: 1 })
 
@@ -56,7 +56,7 @@ export function load(url, { token } = {}) {
   }
   process.env.HOLDFAST_URL = url
   process.env.HOLDFAST_TOKEN = token ?? ''
-  holdfast(pi)
+  registerHoldfast(pi, message => message.errorMessage === 'too long')
   world.entries = []
   world.context = {
     hasUI: true,
