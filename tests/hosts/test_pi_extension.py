@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import example_counts
@@ -65,8 +66,7 @@ def server(tmp_path):
 
 def find_cache_breaks(requests):
     """Return the indexes of the requests that do not extend the one before them, by what the provider had cached."""
-    pairs = zip(requests, requests[1:], strict=False)
-    return [index for index, (before, after) in enumerate(pairs, 1) if after["cached"] < before["tokens"]]
+    return [index for index, (before, after) in enumerate(pairwise(requests), 1) if after["cached"] < before["tokens"]]
 
 
 def test_pi_installs_the_extension(home):
@@ -183,18 +183,18 @@ def test_a_fork_of_a_long_session_fits(home, server, provider):
     assert {request["status"] for request in provider.stop()} == {200}
 
 
-def test_a_result_beyond_pis_threshold_gets_an_extract_of_ours(home, server, provider):
+def test_results_beyond_pis_threshold_get_an_extract_of_ours(home, server, provider):
     """pi compacts before the extension is asked for the next request; it takes our extract, and calls no model."""
+    large = "call bash " + json.dumps({"command": "yes 'the tide is low and the water is cold' | head -n 1200"})
     with home.open(server_url=server) as session:
-        for step in range(4):
+        for step in range(6):
             session.work(step)
-        session.work("large", lines=2_600)
-        assert {one["reason"] for one in session.compactions} <= {"threshold"}
-        for one in session.compactions:
-            assert one["result"]["summary"].startswith(EXTRACT_OPENING)
+        session.prompt(f"{large}\n{large}\n{large}")
+        assert [one["reason"] for one in session.compactions] == ["threshold"]
+        assert session.compactions[0]["result"]["summary"].startswith(EXTRACT_OPENING)
     requests = provider.stop()
     assert {request["status"] for request in requests} == {200}
-    assert len(requests) == 10
+    assert len(requests) == 14
 
 
 @pytest.mark.parametrize("provider_name", ["strict", "chat"])
@@ -207,6 +207,20 @@ def test_a_window_smaller_than_pi_believes(pi, tmp_path, server, window, provide
             for step in range(16):
                 session.work(step)
             assert session.get_last_text().startswith("ok")
+        refused = [request for request in provider.stop() if request["status"] != 200]
+        assert len(refused) == 1
+
+
+def test_an_overflow_that_pi_recognizes_is_done_again_with_our_extract(pi, tmp_path, server):
+    """pi compacts, takes the extract, and sends the turn again; the plan after that does not compact once more."""
+    with run_provider(40_000) as provider:
+        home = PiHome(pi, tmp_path / "home", provider.url, 200_000)
+        with home.open(server_url=server, provider="chat") as session:
+            for step in range(15):
+                session.work(step)
+            assert [one["reason"] for one in session.compactions] == ["overflow"]
+            assert session.compactions[0]["result"]["summary"].startswith(EXTRACT_OPENING)
+            assert not any("compacted the next request" in notice for notice in session.notices)
         refused = [request for request in provider.stop() if request["status"] != 200]
         assert len(refused) == 1
 

@@ -106,6 +106,11 @@ export function registerHoldfast(pi, isContextOverflow) {
     }
   })
 
+  // Whoever made it, the next request is smaller, and a plan need not compact once more.
+  pi.on('session_compact', () => {
+    wasRefused = false
+  })
+
   pi.registerCommand('holdfast', {
     description: 'What requests hold now, what was saved, and what a compaction would leave',
     handler: async (_args, ctx) => say(ctx, await report(ctx)),

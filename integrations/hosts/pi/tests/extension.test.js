@@ -103,6 +103,15 @@ describe('a plan', () => {
     )
   })
 
+  test('after pi compacted, the plan need not do so once more', async () => {
+    const world = await start(() => plan(['0', '1', '2', '3', '4']))
+    await world.send(MESSAGES)
+    await world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage: 'too long' }) })
+    await world.emit('session_compact', { reason: 'overflow' })
+    await world.send(MESSAGES)
+    assert.equal(server.requests[1].body.force, undefined)
+  })
+
   test('what pi does not send to the model is not planned either', async () => {
     const world = await start(() => plan([EXTRACT, '3']))
     const sent = await world.send([
