@@ -197,6 +197,21 @@ def test_results_beyond_pis_threshold_get_an_extract_of_ours(home, server, provi
     assert len(requests) == 14
 
 
+def test_unread_results_larger_than_the_window_are_shortened(home, server, provider):
+    """No compaction can help there, since pi keeps what is unread whole; the plan shows previews, which recall opens."""
+    scripts = [f"for i in $(seq 1 1990); do echo part {part} line $i $((i*7919%1009)) ms; done" for part in range(4)]
+    calls = [f"call bash {json.dumps({'command': script})}" for script in scripts]
+    with home.open(server_url=server) as session:
+        session.work("first")
+        session.prompt("Look at all of them:\n" + "\n".join(calls))
+        assert [one["result"] for one in session.compactions if "result" in one] == []
+        assert session.get_last_text().startswith("ok")
+        session.work("after")
+    requests = provider.stop()
+    assert {request["status"] for request in requests} == {200}
+    assert len(requests) == 6
+
+
 @pytest.mark.parametrize("provider_name", ["strict", "chat"])
 @pytest.mark.parametrize("window", [12_000, 24_000])
 def test_a_window_smaller_than_pi_believes(pi, tmp_path, server, window, provider_name):

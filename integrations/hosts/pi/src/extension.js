@@ -101,6 +101,10 @@ export function registerHoldfast(pi, isContextOverflow) {
       }
     } catch (error) {
       if (event.signal?.aborted) return undefined
+      if (error instanceof NothingCompacted && event.reason === 'threshold') {
+        sayOnce(ctx, `Holdfast shortens the next request in place of a compaction (${explain(error)}).`, 'info', 'shortens')
+        return { cancel: true } // a plan can shorten the newest results, which a compaction has to leave whole
+      }
       sayOnce(ctx, `Holdfast did not compact (${explain(error)}); pi writes its own summary instead.`, 'warning')
       return undefined
     }
@@ -186,7 +190,7 @@ export function registerHoldfast(pi, isContextOverflow) {
       signal,
     )
     const [extract, ...kept] = readMessages(answer)
-    if (answer.why) throw new Error(answer.why)
+    if (answer.why) throw new NothingCompacted(answer.why)
     if (extract?.handle !== undefined || typeof extract?.text !== 'string' || extract.text === '') {
       throw new Error('its answer has no extract')
     }
@@ -227,6 +231,9 @@ export function registerHoldfast(pi, isContextOverflow) {
     say(ctx, text, level)
   }
 }
+
+/** Holdfast is there, and says why a compaction would not help. */
+class NothingCompacted extends Error {}
 
 function readMessages(answer) {
   const isWhole = Array.isArray(answer.messages) && typeof answer.tokensBefore === 'number' && typeof answer.tokensAfter === 'number'

@@ -278,6 +278,15 @@ describe('a compaction', () => {
     })
   }
 
+  test('at pi’s threshold, what a compaction cannot shorten is left to the next plan', async () => {
+    const world = await start(() => compacted(['e4'], { why: 'the newest messages alone have 88,922 tokens' }))
+    world.entries = entries
+    assert.deepEqual(await world.compact({ reason: 'threshold' }), { cancel: true })
+    assert.deepEqual(await world.compact({ reason: 'threshold' }), { cancel: true })
+    assert.equal(await world.compact({ reason: 'overflow' }), undefined)
+    assert.equal(world.said.length, 2)
+  })
+
   test('/holdfast says what was and what would be', async () => {
     const world = await start(path => (path === '/v1/plan' ? plan([EXTRACT, '3', '4'], { isCompacted: true }) : compacted(['e4'])))
     world.entries = entries
