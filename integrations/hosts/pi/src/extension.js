@@ -39,11 +39,12 @@ export function registerHoldfast(pi, isContextOverflow) {
   const said = new Set()
   /** The newest plan and the messages it was made for. @type {{described: object[], answer: object} | undefined} */
   let newest
+  /** Tokens of messages in the request that pi is sending, if it was planned. @type {number | undefined} */
+  let plannedTokens
   /** Tokens of the newest request that no plan counted: system prompt, tools, and what our estimate missed. */
   let measuredSetup = 0
   /** Tokens of a request that the provider refused for its length, by model: its window is smaller than pi believes. */
   const refusedTokens = new Map()
-  let wasRefused = false
   let compactions = 0
   let lastCompaction = ''
 
@@ -53,6 +54,7 @@ export function registerHoldfast(pi, isContextOverflow) {
   })
 
   pi.on('context', async (event, ctx) => {
+    plannedTokens = undefined
     if (isProxied(ctx)) return undefined
     const described = describeMessages(event.messages)
     if (described.length === 0) return undefined
@@ -60,7 +62,7 @@ export function registerHoldfast(pi, isContextOverflow) {
       const answer = await server.post('/v1/plan', makePlanRequest(described, ctx), ctx.signal)
       const messages = applyAnswer(event.messages, described, readMessages(answer))
       newest = { described, answer }
-      wasRefused = false
+      plannedTokens = answer.tokensAfter
       showPlan(ctx, answer)
       return messages && { messages }
     } catch (error) {
@@ -73,14 +75,12 @@ export function registerHoldfast(pi, isContextOverflow) {
 
   pi.on('message_end', async (event, ctx) => {
     const { message } = event
-    if (message.role !== 'assistant' || newest === undefined) return
+    if (message.role !== 'assistant' || plannedTokens === undefined) return
     // What the provider counted, less what the plan counted, is what the plan could not see.
     const tokens = message.usage.input + message.usage.cacheRead + message.usage.cacheWrite
-    if (tokens > 0) measuredSetup = Math.max(0, tokens - newest.answer.tokensAfter)
-    if (message.stopReason === 'error' && (isContextOverflow(message) || UNKNOWN_OVERFLOW.test(message.errorMessage ?? ''))) {
-      wasRefused = true
-      refusedTokens.set(ctx.model?.id, newest.answer.tokensAfter + getSetup(ctx))
-    }
+    if (tokens > 0) measuredSetup = Math.max(0, tokens - plannedTokens)
+    const isTooLong = isContextOverflow(message) || UNKNOWN_OVERFLOW.test(message.errorMessage ?? '')
+    if (message.stopReason === 'error' && isTooLong) refusedTokens.set(ctx.model?.id, plannedTokens + getSetup(ctx))
   })
 
   pi.on('session_before_compact', async (event, ctx) => {
@@ -110,11 +110,6 @@ export function registerHoldfast(pi, isContextOverflow) {
     }
   })
 
-  // Whoever made it, the next request is smaller, and a plan need not compact once more.
-  pi.on('session_compact', () => {
-    wasRefused = false
-  })
-
   pi.registerCommand('holdfast', {
     description: 'What requests hold now, what was saved, and what a compaction would leave',
     handler: async (_args, ctx) => say(ctx, await report(ctx)),
@@ -128,7 +123,6 @@ export function registerHoldfast(pi, isContextOverflow) {
       ...(API_NAMES[ctx.model?.api] && { api: API_NAMES[ctx.model.api] }),
       ...nameWindow(ctx),
       setupTokens: getSetup(ctx),
-      ...(wasRefused && { force: true }),
     }
   }
 

@@ -31,8 +31,7 @@ export class HoldfastServer {
         signal: signal === undefined ? timeout : AbortSignal.any([signal, timeout]),
       })
       text = await response.text()
-    } catch (error) {
-      signal?.throwIfAborted()
+    } catch {
       if (timeout.aborted) {
         this.#pausedUntil = Date.now() + PAUSE_MS
         throw new Error(`it did not answer within ${this.timeoutMs / 1_000} s`)

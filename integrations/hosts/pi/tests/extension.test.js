@@ -87,7 +87,7 @@ describe('a plan', () => {
     assert.equal(server.requests[1].body.setupTokens, 1_000 - 300)
   })
 
-  test('after a refusal for its length the next plan compacts, and the window is no larger than that request', async () => {
+  test('after a refusal for its length the window is no larger than that request', async () => {
     const world = await start(() => plan(['0', '1', '2', '3', '4'], { tokensAfter: 8_000 }))
     await world.send(MESSAGES)
     const usage = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0, totalTokens: 0 }
@@ -98,18 +98,9 @@ describe('a plan', () => {
     await world.send(MESSAGES)
     const { setupTokens } = server.requests[0].body
     assert.deepEqual(
-      server.requests.map(({ body }) => [body.window, body.force]),
-      [[50_000, undefined], [50_000, undefined], [8_000 + setupTokens, true], [8_000 + setupTokens, undefined]],
+      server.requests.map(({ body }) => body.window),
+      [50_000, 50_000, 8_000 + setupTokens, 8_000 + setupTokens],
     )
-  })
-
-  test('after pi compacted, the plan need not do so once more', async () => {
-    const world = await start(() => plan(['0', '1', '2', '3', '4']))
-    await world.send(MESSAGES)
-    await world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage: 'too long' }) })
-    await world.emit('session_compact', { reason: 'overflow' })
-    await world.send(MESSAGES)
-    assert.equal(server.requests[1].body.force, undefined)
   })
 
   test('what pi does not send to the model is not planned either', async () => {
@@ -222,6 +213,21 @@ describe('one answer that does not come', () => {
     assert.equal(await world.send(other), other)
     const shorter = MESSAGES.slice(0, 1)
     assert.equal(await world.send(shorter), shorter)
+  })
+})
+
+describe('a request that was not planned', () => {
+  test('teaches nothing of sizes', async () => {
+    let isDown = false
+    const world = await start(() => (isDown ? { status: 503, json: {} } : plan(['0', '1', '2', '3', '4'])))
+    await world.send(MESSAGES)
+    isDown = true
+    await world.send(MESSAGES)
+    await world.emit('message_end', { message: answer('ok', { usage: { input: 90_000, cacheRead: 0, cacheWrite: 0 } }) })
+    isDown = false
+    await world.send(MESSAGES)
+    const sizes = server.requests.map(({ body }) => body.setupTokens)
+    assert.deepEqual(sizes, [sizes[0], sizes[0], sizes[0]])
   })
 })
 
