@@ -27,7 +27,7 @@ const API_NAMES = {
   'google-generative-ai': 'gemini',
   'google-vertex': 'gemini',
 }
-/** Characters a token in system prompt and tools. They are prose and JSON; the real count corrects this (see below). */
+/** Characters a token in system prompt and tools: prose and JSON. What answers took corrects it on the server. */
 const SETUP_CHARS_PER_TOKEN = 3.5
 
 /** Anthropic's words where input and `max_tokens` together are too long. pi 1.6.0 does not know them. */
@@ -41,8 +41,6 @@ export function registerHoldfast(pi, isContextOverflow) {
   let newest
   /** Tokens of messages in the request that pi is sending, if it was planned. @type {number | undefined} */
   let plannedTokens
-  /** Tokens of the newest request that no plan counted: system prompt, tools, and what our estimate missed. */
-  let measuredSetup = 0
   /** Tokens of a request that the provider refused for its length, by model: its window is smaller than pi believes. */
   const refusedTokens = new Map()
   let compactions = 0
@@ -76,11 +74,11 @@ export function registerHoldfast(pi, isContextOverflow) {
   pi.on('message_end', async (event, ctx) => {
     const { message } = event
     if (message.role !== 'assistant' || plannedTokens === undefined) return
-    // What the provider counted, less what the plan counted, is what the plan could not see.
-    const tokens = message.usage.input + message.usage.cacheRead + message.usage.cacheWrite
-    if (tokens > 0) measuredSetup = Math.max(0, tokens - plannedTokens)
     const isTooLong = isContextOverflow(message) || UNKNOWN_OVERFLOW.test(message.errorMessage ?? '')
-    if (message.stopReason === 'error' && isTooLong) refusedTokens.set(ctx.model?.id, plannedTokens + getSetup(ctx))
+    if (message.stopReason !== 'error' || !isTooLong) return
+    // The smaller of two estimates: pi's has what the provider counted, ours has what was really sent.
+    const tokens = Math.min(plannedTokens + estimateSetup(pi, ctx), ctx.getContextUsage()?.tokens ?? Infinity)
+    refusedTokens.set(ctx.model?.id, tokens)
   })
 
   pi.on('session_before_compact', async (event, ctx) => {
@@ -122,17 +120,13 @@ export function registerHoldfast(pi, isContextOverflow) {
       ...(ctx.model && { model: ctx.model.id }),
       ...(API_NAMES[ctx.model?.api] && { api: API_NAMES[ctx.model.api] }),
       ...nameWindow(ctx),
-      setupTokens: getSetup(ctx),
+      setupTokens: estimateSetup(pi, ctx),
     }
   }
 
   function nameWindow(ctx) {
     const window = Math.min(ctx.model?.contextWindow || Infinity, refusedTokens.get(ctx.model?.id) ?? Infinity)
     return window === Infinity ? {} : { window }
-  }
-
-  function getSetup(ctx) {
-    return Math.max(estimateSetup(pi, ctx), measuredSetup)
   }
 
   /** Whether the requests go through a Holdfast proxy anyway, which does the same and more. */

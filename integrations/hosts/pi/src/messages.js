@@ -47,6 +47,8 @@ function describeAnswer(message, handle) {
     .map(call => ({ tool_use_id: call.id, tool: call.name, input: call.arguments }))
   const described = { handle, role: 'assistant', text: joinTexts(message.content) }
   if (toolUses.length > 0) described.toolUses = toolUses
+  const { input, output, cacheRead, cacheWrite } = message.usage ?? {}
+  if (input + cacheRead + cacheWrite > 0) described.usage = { input, output, cacheRead, cacheWrite }
   return withHiddenTokens(described, message.content)
 }
 

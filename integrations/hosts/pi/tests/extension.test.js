@@ -67,6 +67,7 @@ describe('a plan', () => {
       role: 'assistant',
       text: 'I read it.',
       toolUses: [{ tool_use_id: 'c1', tool: 'read', input: { path: 'x.py' } }],
+      usage: { input: 900, output: 5, cacheRead: 100, cacheWrite: 0 },
       hiddenTokens: 1,
     })
     assert.deepEqual(body.messages[2], {
@@ -79,28 +80,22 @@ describe('a plan', () => {
     assert.ok(body.setupTokens > 100 && body.setupTokens < 200, 'a tool that is switched off does not count')
   })
 
-  test('what the provider counted beyond the plan is kept free from then on', async () => {
-    const world = await start(() => plan(['0', '1', '2', '3', '4']))
-    await world.send(MESSAGES)
-    await world.emit('message_end', { message: answer('Done.') })
-    await world.send(MESSAGES)
-    assert.equal(server.requests[1].body.setupTokens, 1_000 - 300)
-  })
-
   test('after a refusal for its length the window is no larger than that request', async () => {
     const world = await start(() => plan(['0', '1', '2', '3', '4'], { tokensAfter: 8_000 }))
-    await world.send(MESSAGES)
     const usage = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0, totalTokens: 0 }
-    await world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage: 'overloaded', usage }) })
+    const fail = errorMessage => world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage, usage }) })
+    world.context.getContextUsage = () => ({ tokens: 20_000, contextWindow: 50_000, percent: 40 })
+    await fail('too long') // of a request that was not planned
     await world.send(MESSAGES)
-    await world.emit('message_end', { message: answer('', { stopReason: 'error', errorMessage: 'too long', usage }) })
+    await fail('overloaded')
     await world.send(MESSAGES)
+    await fail('input length and `max_tokens` exceed context limit: 39000 + 8000 > 40000')
+    await world.send(MESSAGES)
+    world.context.getContextUsage = () => ({ tokens: 6_000, contextWindow: 50_000, percent: 12 })
+    await fail('too long')
     await world.send(MESSAGES)
     const { setupTokens } = server.requests[0].body
-    assert.deepEqual(
-      server.requests.map(({ body }) => body.window),
-      [50_000, 50_000, 8_000 + setupTokens, 8_000 + setupTokens],
-    )
+    assert.deepEqual(server.requests.map(({ body }) => body.window), [50_000, 50_000, 8_000 + setupTokens, 6_000])
   })
 
   test('what pi does not send to the model is not planned either', async () => {
@@ -213,21 +208,6 @@ describe('one answer that does not come', () => {
     assert.equal(await world.send(other), other)
     const shorter = MESSAGES.slice(0, 1)
     assert.equal(await world.send(shorter), shorter)
-  })
-})
-
-describe('a request that was not planned', () => {
-  test('teaches nothing of sizes', async () => {
-    let isDown = false
-    const world = await start(() => (isDown ? { status: 503, json: {} } : plan(['0', '1', '2', '3', '4'])))
-    await world.send(MESSAGES)
-    isDown = true
-    await world.send(MESSAGES)
-    await world.emit('message_end', { message: answer('ok', { usage: { input: 90_000, cacheRead: 0, cacheWrite: 0 } }) })
-    isDown = false
-    await world.send(MESSAGES)
-    const sizes = server.requests.map(({ body }) => body.setupTokens)
-    assert.deepEqual(sizes, [sizes[0], sizes[0], sizes[0]])
   })
 })
 

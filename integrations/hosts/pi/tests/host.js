@@ -81,7 +81,7 @@ export const plan = (rows, more = {}) => ({
     messages: rows.map(row => (typeof row === 'string' ? { handle: row } : row)),
     tokensBefore: 900,
     tokensAfter: 300,
-    sessionKey: 'plugin-pi-s-1',
+    sessionKey: 'pi-plugin-s-1',
     isCompacted: false,
     notices: [],
     ...more,
