@@ -198,7 +198,7 @@ def test_results_beyond_pis_threshold_get_an_extract_of_ours(home, server, provi
 
 
 def test_unread_results_larger_than_the_window_are_shortened(home, server, provider):
-    """No compaction can help there, since pi keeps what is unread whole; the plan shows previews, which recall opens."""
+    """No compaction can help there, since pi keeps what is unread whole; the plan shows previews."""
     scripts = [f"for i in $(seq 1 1990); do echo part {part} line $i $((i*7919%1009)) ms; done" for part in range(4)]
     calls = [f"call bash {json.dumps({'command': script})}" for script in scripts]
     with home.open(server_url=server) as session:

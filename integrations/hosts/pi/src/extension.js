@@ -6,8 +6,8 @@
  * - When pi compacts (`/compact`, its threshold, an overflow), `/v1/compact` writes the summary. pi saves it, calls no
  *   model, and from then on plans start from it.
  *
- * The two do not meet in practice: pi's threshold looks at what the last request took, and that stays below it. Where
- * pi's threshold comes due all the same, it gets an extract too, since refusing would be reported as a cancelled
+ * The two seldom meet: pi's threshold looks at what the last request took, and plans keep that below it but in small
+ * windows or after large results. Where it comes due, pi gets an extract too; a refusal would be reported as a cancelled
  * compaction after every turn.
  *
  * Whatever goes wrong, pi goes on as if this extension were not there, and one line says why, once for each reason.
