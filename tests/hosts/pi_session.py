@@ -11,6 +11,8 @@ from pathlib import Path
 
 EXTENSION = Path(__file__).parents[2] / "integrations" / "hosts" / "pi"
 MODEL = "claude-sonnet-4-5"
+THINKING_MODEL = "claude-fable-5-2"
+"""A model that pi knows, and whose thinking is bound to everything before it."""
 NO_SERVER = "http://127.0.0.1:9"
 """An address at which nothing listens."""
 STEERING_EXTENSION = """\
@@ -71,9 +73,11 @@ class PiHome:
         self.work.mkdir(parents=True, exist_ok=True)
         agent = folder / ".pi" / "agent"
         agent.mkdir(parents=True, exist_ok=True)
-        model = {"id": MODEL, "contextWindow": window, "maxTokens": 2_000, "reasoning": False, "input": ["text"]}
+        limits = {"contextWindow": window, "maxTokens": 2_000}
+        model = {"id": MODEL, "reasoning": False, "input": ["text", "image"], **limits}
         providers = {
             "strict": {"baseUrl": provider_url, "apiKey": "k", "api": "anthropic-messages", "models": [model]},
+            "anthropic": {"baseUrl": provider_url, "apiKey": "k", "modelOverrides": {THINKING_MODEL: limits}},
             "chat": {"baseUrl": f"{provider_url}/v1", "apiKey": "k", "api": "openai-completions", "models": [model]},
         }
         (agent / "models.json").write_text(json.dumps({"providers": providers}), "utf-8")
@@ -81,8 +85,9 @@ class PiHome:
         self.steering.write_text(STEERING_EXTENSION, "utf-8")
 
     def make_command(self, *arguments, provider="strict"):
-        """Return the command of pi with the model of the tests."""
-        return [str(self.pi), "--provider", provider, "--model", MODEL, *map(str, arguments)]
+        """Return the command of pi with a model of the tests."""
+        model = THINKING_MODEL if provider == "anthropic" else MODEL
+        return [str(self.pi), "--provider", provider, "--model", model, *map(str, arguments)]
 
     def make_environment(self, server_url):
         """Return the variables for pi: its own Node first, and no way to the network."""

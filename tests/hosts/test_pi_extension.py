@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -18,6 +19,9 @@ ROOT = Path(__file__).parents[2]
 WINDOW = 60_000
 STEPS = 30
 """Steps of about 3,100 tokens: together one and a half windows."""
+DOT_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.mark.skipif(not EXTENSION.exists(), reason="these tests also run beside an installed wheel")
@@ -130,6 +134,25 @@ def test_chat_completions_are_kept_in_the_window_too(home, server, provider):
     requests = provider.stop()
     assert {request["status"] for request in requests} == {200}
     assert len(requests) == 2 * STEPS
+
+
+@pytest.mark.long
+def test_signed_thinking_and_pictures_stay_with_their_messages(home, server, provider):
+    """Both go back as they came; the provider would refuse thinking that was changed."""
+    (home.work / "dot.png").write_bytes(DOT_PNG)
+    with home.open("--thinking", "high", server_url=server, provider="anthropic") as session:
+        for step in range(STEPS // 2):
+            session.work(step)
+            session.prompt(f"Step {step} again.\ncall read {json.dumps({'path': 'dot.png'})}")
+        assert any("compacted the next request" in notice for notice in session.notices)
+        blocks = {
+            block["type"]
+            for entry in session.ask(type="get_entries")["entries"]
+            if entry["type"] == "message" and isinstance(entry["message"]["content"], list)
+            for block in entry["message"]["content"]
+        }
+    assert {"thinking", "image"} <= blocks
+    assert {request["status"] for request in provider.stop()} == {200}
 
 
 def test_the_model_reads_back_what_was_left_out(home, server):
