@@ -84,9 +84,11 @@ def test_pi_installs_the_extension(home):
 
 
 @pytest.mark.long
-def test_a_session_outgrows_its_window_and_is_resumed(home, server, provider):
-    """No request is refused, none is a summary's, each extends the last but after a compaction, also when resumed."""
-    with home.open(server_url=server) as session:
+def test_a_session_outgrows_its_window_and_is_resumed(home, tmp_path, provider):
+    """No request is refused, none is a summary's, and each extends the last but after a compaction, also with pi and
+    the server started anew.
+    """
+    with run_serve(tmp_path) as (url, _), home.open(server_url=url) as session:
         for step in range(STEPS):
             session.work(step)
         compactions = sum("compacted the next request" in notice for notice in session.notices)
@@ -102,7 +104,7 @@ def test_a_session_outgrows_its_window_and_is_resumed(home, server, provider):
         session.prompt("/holdfast")
         assert "/compact would leave" in session.notices[-1]
         session.work("after")
-    with home.open("-c", server_url=server) as session:
+    with run_serve(tmp_path) as (url, _), home.open("-c", server_url=url) as session:
         session.work("resumed")
         assert session.notices == []
     requests = provider.stop()

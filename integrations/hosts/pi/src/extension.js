@@ -33,6 +33,8 @@ const SETUP_CHARS_PER_TOKEN = 3.5
 /** Anthropic's words where input and `max_tokens` together are too long. pi 1.6.0 does not know them. */
 const UNKNOWN_OVERFLOW = /exceeds? context limit/i
 
+const OTHER_VERSION = 'its answer is of another version; update Holdfast and this extension'
+
 /** Register everything at `pi`. `isContextOverflow` is pi's own: it knows the words of each provider. */
 export function registerHoldfast(pi, isContextOverflow) {
   const server = new HoldfastServer()
@@ -178,6 +180,7 @@ export function registerHoldfast(pi, isContextOverflow) {
       signal,
     )
     const [extract, ...kept] = readMessages(answer)
+    if (typeof answer.kept !== 'object') throw new Error(OTHER_VERSION)
     if (answer.why) throw new NothingCompacted(answer.why)
     if (extract?.handle !== undefined || typeof extract?.text !== 'string' || extract.text === '') {
       throw new Error('its answer has no extract')
@@ -224,9 +227,10 @@ export function registerHoldfast(pi, isContextOverflow) {
 class NothingCompacted extends Error {}
 
 function readMessages(answer) {
-  const isWhole = Array.isArray(answer.messages) && typeof answer.tokensBefore === 'number' && typeof answer.tokensAfter === 'number'
-  if (!isWhole) throw new Error('its answer is of another version; update Holdfast and this extension')
-  return answer.messages
+  const { messages, tokensBefore, tokensAfter } = answer
+  const isWhole = Array.isArray(messages) && typeof tokensBefore === 'number' && typeof tokensAfter === 'number'
+  if (!isWhole) throw new Error(OTHER_VERSION)
+  return messages
 }
 
 function estimateSetup(pi, ctx) {

@@ -250,7 +250,8 @@ describe('a compaction', () => {
     ['other messages than the newest', compacted(['e1', 'e4']), /not of the newest/],
     ['a cut between a call and its result', compacted(['e2', 'e3', 'e4']), /not of the newest/],
     ['nothing kept', compacted([]), /not of the newest/],
-    ['no extract', plan(['e3', 'e4']), /no extract/],
+    ['an answer of another version', compacted(['e4'], { kept: undefined }), /another version/],
+    ['no extract', plan(['e3', 'e4'], { kept: {} }), /no extract/],
     ['no server', { status: 502, text: '' }, /HTTP 502/],
   ]) {
     test(`pi writes its own summary: ${name}`, async () => {
