@@ -40,7 +40,7 @@ export class HoldfastServer {
     }
     const answer = parse(text)
     if (response.status !== 200) throw new Error(explain(response.status, answer))
-    if (answer === undefined) throw new Error('its answer is not whole')
+    if (typeof answer !== 'object' || answer === null) throw new Error('its answer is not whole')
     return answer
   }
 }

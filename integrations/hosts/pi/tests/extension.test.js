@@ -156,6 +156,7 @@ describe('pi goes on as without Holdfast, and says why once', () => {
   test('an error inside the server', () => fails(() => ({ status: 500, text: 'oops' }), /HTTP 500/))
   test('a token that is missing', () => fails(() => ({ status: 401, json: {} }), /set HOLDFAST_TOKEN/))
   test('half an answer', () => fails(() => ({ text: '{"messages": [' }), /not whole/))
+  test('no answer at all', () => fails(() => ({ text: 'null' }), /not whole/))
   test('an answer of another version', () => fails(() => ({ json: { messages: [] } }), /another version/))
   test('a request that it does not understand', () =>
     fails(
