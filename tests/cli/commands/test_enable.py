@@ -309,6 +309,20 @@ def test_second_instance_needs_its_own_name_port_and_clients(home):
     assert [status["name"] for status in json.loads(run("status", "--json").output)] == ["default"]
 
 
+def test_service_alone_touches_no_client(home):
+    """With ``--client none`` only the record of the instance is written, whatever is installed: plugins ask the proxy by
+    themselves.
+    """
+    before = snapshot(home)
+    assert run("enable", "--client", "none", "--no-service", "--yes").exit_code == 0
+    written = {path for path in snapshot(home) if path not in before}
+    assert {Path(path).suffix for path in written} <= {"", ".json", ".log"}
+    assert all("instances" in str(path) for path in written if Path(path).suffix)
+    assert run("enable", "--client", "none", "--client", "pi", "--no-service", "--yes").exit_code == 2
+    assert run("disable", "--yes").exit_code == 0
+    assert snapshot(home) == before
+
+
 def test_settings_that_cannot_be_written_stop_everything(home):
     """A path that cannot be written is named before anything is."""
     (home / ".pi").write_text("a file where a folder must be")

@@ -37,12 +37,15 @@ from holdfast.config.providers import PROVIDERS
 from holdfast.messages.text.counts import format_count
 
 DEFAULT_PORT = 8642
+NO_CLIENT = "none"
+"""Stands in place of clients if none is to be pointed at the proxy."""
 EXAMPLES = """\
 \b
 Examples:
   holdfast enable --dry-run                    show what would be written
   holdfast enable                              a service, and every client found here
   holdfast enable --client claude-code --client codex
+  holdfast enable --client none                the service alone, for plugins of your clients
   holdfast enable --name work --port 8643
 """
 
@@ -52,8 +55,9 @@ Examples:
     "--client",
     "clients",
     multiple=True,
-    type=click.Choice(list(CLIENT_PROGRAMS)),
-    help="A client to point at the proxy; may be repeated. [default: those that are installed]",
+    type=click.Choice([*CLIENT_PROGRAMS, NO_CLIENT]),
+    help="A client to point at the proxy; may be repeated. With none no client is: its plugin asks the proxy. "
+    "[default: those that are installed]",
 )
 @click.option("--name", default=DEFAULT_NAME, metavar="INSTANCE", help="A name for this proxy. [default: default]")
 @click.option("--port", type=IntegerParamType(1, MAX_PORT), default=DEFAULT_PORT, help="Its port. [default: 8642]")
@@ -147,6 +151,10 @@ def _choose_clients(clients: Sequence[str], instances: Sequence[InstanceRecord])
 
     Raises ``CommandError`` for a named one that another instance has: its requests would pass through both proxies.
     """
+    if NO_CLIENT in clients:
+        if len(set(clients)) > 1:
+            raise click.UsageError("--client none stands alone; leave it out, or leave out the others")
+        return ()
     owners = {client: record.name for record in instances for client in record.clients}
     for client in clients:
         if client in owners:
@@ -239,7 +247,9 @@ def _decode_texts(file_bytes: Mapping[str, bytes]) -> dict[str, str]:
 def _list_general_notes(configuration: Configuration, clients: tuple[str, ...]) -> tuple[str, ...]:
     notes = []
     if not clients:
-        notes.append("no client was found here; name one with --client, or set its address by hand")
+        notes.append(
+            "no client is pointed at it: name one with --client, set its address by hand, or install its plugin"
+        )
     if configuration.proxy.get("token"):
         notes.append("holdfast.toml sets a token, so every client must send it in the header x-holdfast-token")
     return tuple(notes)
