@@ -310,8 +310,8 @@ def test_second_instance_needs_its_own_name_port_and_clients(home):
 
 
 def test_service_alone_touches_no_client(home):
-    """With ``--client none`` only the record of the instance is written, whatever is installed: plugins ask the proxy by
-    themselves.
+    """With ``--client none`` only the record of the instance is written, whatever is installed: the plugins of clients
+    ask the proxy by themselves.
     """
     before = snapshot(home)
     assert run("enable", "--client", "none", "--no-service", "--yes").exit_code == 0
