@@ -42,6 +42,20 @@ def test_provider_calls_an_offered_tool_that_the_user_names(api):
     assert join_texts(client.send_user_text('call rm {"a": 1}')) == "ok 3"
 
 
+def test_provider_calls_a_tool_in_a_namespace():
+    """``call NAMESPACE.NAME {json}`` makes the call as Responses writes it; without that namespace it is text."""
+    provider = Provider(WORDS)
+    tool = {"type": "function", "name": "recall", "parameters": {"type": "object", "properties": {}}}
+    body = {
+        "model": STRICTEST_MODELS["openai-responses"],
+        "input": 'call old.recall {"id": "1"}\ncall new.recall {}\ncall recall {}',
+        "tools": [{"type": "namespace", "name": "old", "description": "", "tools": [tool]}],
+    }
+    reply = provider.answer_body("openai-responses", body)
+    (call,) = [msgspec.json.decode(part.raw) for part in reply.parts if isinstance(part, ToolCall)]
+    assert (call["namespace"], call["name"], call["arguments"]) == ("old", "recall", '{"id":"1"}')
+
+
 @each_api
 def test_provider_accepts_its_own_answers_turn_after_turn(api):
     """A conversation of text, thinking and parallel calls passes every rule and signature check."""

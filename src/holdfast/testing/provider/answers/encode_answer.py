@@ -123,15 +123,19 @@ def _sign_responses_parts(answer: ScriptedAnswer, setting: AnswerSettings) -> It
     for index, (name, arguments) in enumerate(answer.calls):
         call_id = setting.make_id("call_", index)
         arguments_text = _encode_json_string(arguments)
+        # A name of this API has no dot, so the one before the last dot is that of a namespace.
+        namespace, _, tool_name = name.rpartition(".")
         call = {
             "type": "function_call",
             "id": setting.make_id("fc_", index),
             "call_id": call_id,
-            "name": name,
+            "name": tool_name,
             "arguments": arguments_text,
             "status": "completed",
         }
-        yield ToolCall(call_id, name, arguments_text, raw=_encode_raw(call))
+        if namespace:
+            call["namespace"] = namespace
+        yield ToolCall(call_id, tool_name, arguments_text, raw=_encode_raw(call))
 
 
 def _make_reasoning_part(text: str, setting: AnswerSettings) -> Thinking:

@@ -13,7 +13,7 @@ from holdfast.testing.provider.parse_request import ProviderRequest
 from holdfast.testing.provider.request_pieces import PromptBlock
 
 _CALL_LINE = re.compile(r"^call (\S+) (\{.*\})\s*$", re.MULTILINE)
-"""A line of the user that asks for a tool call: ``call NAME {json}``."""
+"""A line of the user that asks for a tool call: ``call NAME {json}``, or ``call NAMESPACE.NAME {json}``."""
 
 
 class AnswerSource(Protocol):
@@ -72,19 +72,25 @@ def _parse_arguments(text: str) -> dict[str, object] | None:
 
 
 def list_tool_names(request: ProviderRequest) -> frozenset[str]:
-    """Return the names of the tools that a request offers, in the forms of all APIs."""
+    """Return the names of the tools that a request offers, in the forms of all APIs; in a namespace ``SPACE.NAME``."""
     tools = request.body.get("tools")
-    if not isinstance(tools, list):
-        return frozenset()
-    names: set[str] = set()
+    return frozenset(_list_names_of_tools(tools if isinstance(tools, list) else []))
+
+
+def _list_names_of_tools(tools: Sequence[Any]) -> list[str]:
+    names: list[str] = []
     for tool in tools:
-        names.update(_list_declared_names(tool))
-    return frozenset(names)
+        names += _list_declared_names(tool)
+    return names
 
 
 def _list_declared_names(tool: Any) -> list[str]:
     if not isinstance(tool, dict):
         return []
+    if tool.get("type") == "namespace":
+        inner_tools = tool.get("tools")
+        inner_names = _list_names_of_tools(inner_tools if isinstance(inner_tools, list) else [])
+        return [f"{tool.get('name')}.{name}" for name in inner_names]
     # The name is on the tool itself, in Chat's ``function``, or in each of Gemini's declarations.
     functions: list[Any] = [tool, tool.get("function")]
     declarations = tool.get("functionDeclarations", tool.get("function_declarations"))
