@@ -79,6 +79,20 @@ def make_options(provider: str) -> list[str]:
     return [option for setting in settings for option in ("-c", setting)]
 
 
+def trust_hooks(home: CodexHome, provider: str) -> list[dict[str, Any]]:
+    """Trust every hook as the user does with "Trust all and continue", and return them."""
+    with home.open_app_server(provider) as server:
+        (listed,) = server.call("hooks/list", {"cwds": [str(home.project)]})["data"]
+    lines = []
+    for hook in listed["hooks"]:
+        definition, content = hook["currentHash"].split("/")
+        lines += ["", f'[hooks.state."{hook["key"]}"]']
+        lines += [f'trusted_hash = "{definition}"', f'trusted_content_hash = "{content}"']
+    with (home.home / ".codex" / "config.toml").open("a") as config:
+        config.write("\n".join(lines) + "\n")
+    return listed["hooks"]  # type: ignore[no-any-return]
+
+
 class AppServer:
     """The app server of Codex: requests, and the notifications that came so far."""
 
@@ -108,14 +122,24 @@ class AppServer:
     def take_turn(self, thread: str, prompt: str) -> None:
         """Send a prompt and wait until it is answered."""
         self.call("turn/start", {"threadId": thread, "input": [{"type": "text", "text": prompt}]})
-        self.wait_for("turn/completed")
+        self._wait_for_end(thread)
 
-    def wait_for(self, method: str) -> dict[str, Any]:
-        """Return the parameters of the next notification of a method."""
+    def compact(self, thread: str) -> None:
+        """Compact as the user does with ``/compact``."""
+        self.call("thread/compact/start", {"threadId": thread})
+        self._wait_for_end(thread)
+
+    def list_hook_runs(self) -> list[dict[str, Any]]:
+        """Return the hooks that ran so far, each with its event, status and what it said."""
+        completed = [message for message in self.notifications if message.get("method") == "hook/completed"]
+        return [message["params"]["run"] for message in completed]
+
+    def _wait_for_end(self, thread: str) -> None:
         for message in self._read():
-            if message.get("method") == method:
-                return message["params"]  # type: ignore[no-any-return]
-        raise AssertionError(f"no {method}")
+            if message.get("method") == "turn/completed" and message["params"]["threadId"] == thread:
+                assert message["params"]["turn"]["status"] == "completed", message
+                return
+        raise AssertionError("the turn did not end")
 
     def _read(self) -> Iterator[dict[str, Any]]:
         assert self._process.stdout is not None

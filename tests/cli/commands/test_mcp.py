@@ -102,6 +102,27 @@ def tools_and_answers(folder):
     return call_tools(folder, *WRONG_CALLS, *RIGHT_CALLS)
 
 
+def test_mcp_reads_the_session_that_the_client_names_with_the_call(folder):
+    """Codex sends the id of its conversation with each call; an unknown id changes nothing, ``--session`` wins."""
+    imported = "a21116fc-35bd-4653-95cf-238f307d23d0"
+
+    async def ask(meta, *options):
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "holdfast", "mcp", "--store", str(folder / "store.db"), *options],
+            cwd=folder,
+        )
+        async with Client(server) as client:
+            answer = await client.call_tool("search", {"query": "HF-2291"}, meta=meta)
+        return answer.content[0].text
+
+    assert "HF-2291" in anyio.run(ask, {"threadId": imported}).partition("\n")[2]
+    assert "HF-2291" in anyio.run(ask, {"threadId": "gone", "sessionId": imported}).partition("\n")[2]
+    for meta in ({}, {"threadId": "gone"}, {"threadId": 7}, {"threadId": ""}):
+        assert "nothing in this" in anyio.run(ask, meta)
+    assert "nothing in this" in anyio.run(ask, {"threadId": imported}, "--session", "here")
+
+
 def test_mcp_serves_recall_and_search_to_a_client(folder, tools_and_answers):
     """The official client finds two read-only tools and reads pages, lines, matches and the list."""
     tools, answers = tools_and_answers[0], tools_and_answers[1][len(WRONG_CALLS) :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,6 +61,9 @@ Text of this conversation may be shown as a preview, a placeholder or a summary.
 id that stands there, or search to find it."""
 
 
+CLIENT_SESSION_FIELDS = ("threadId", "sessionId")
+"""Fields of a call's ``_meta`` with the id of the conversation that makes it: of the agent itself, then of the one that
+started it. Codex sends both (seen in 0.171.0); sessions imported from it have these ids as their keys."""
 LARGE_RESULT_META = {"anthropic/maxResultSizeChars": 50_000}
 """Claude Code writes a larger tool result to a file of its own; with this field it shows a page of recall directly."""
 
@@ -137,8 +140,15 @@ def make_mcp_server(environment: McpSource) -> Server[Any]:
         return types.ListToolsResult(tools=_list_mcp_tools())
 
     async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
+        run_call = partial(
+            answer_tool_call,
+            environment,
+            params.name,
+            params.arguments or {},
+            client_sessions=list_client_sessions(params.meta or {}),
+        )
         # In a thread, because searching a long session would hold up the server's other messages.
-        answer = await to_thread.run_sync(partial(answer_tool_call, environment, params.name, params.arguments or {}))
+        answer = await to_thread.run_sync(run_call)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer.text)], is_error=answer.is_error
         )
@@ -183,12 +193,23 @@ def _make_mcp_tool(name: str, about: str, parameters: Mapping[str, Any], *requir
     )
 
 
-def answer_tool_call(environment: McpSource, tool: str, arguments: Mapping[str, Any]) -> RecallAnswer:
+def list_client_sessions(meta: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the calling conversation in the metadata of a call, the best first; most clients send none."""
+    ids = [meta.get(name) for name in CLIENT_SESSION_FIELDS]
+    return [id_ for id_ in ids if isinstance(id_, str)]
+
+
+def answer_tool_call(
+    environment: McpSource,
+    tool: str,
+    arguments: Mapping[str, Any],
+    client_sessions: Sequence[str] = (),
+) -> RecallAnswer:
     """Run a call of ``tool`` and return its answer; errors are answers too."""
     # Opened for each call, because others write to the store while this server is running.
     try:
         with open_named_store(environment.store, readonly=True) as store:
-            info, note = choose_session(store, environment)
+            info, note = choose_session(store, environment, client_sessions)
             answer = _run_tool(store, info.key, tool, arguments)
     except EXPECTED_ERRORS as error:
         return RecallAnswer(describe_error(error), is_error=True)
@@ -197,12 +218,21 @@ def answer_tool_call(environment: McpSource, tool: str, arguments: Mapping[str, 
     return RecallAnswer(f"{note}\n{answer.text}", answer.is_error)
 
 
-def choose_session(store: SessionStore, environment: McpSource) -> tuple[SessionInfo, str]:
-    """Choose the session to read, with a remark if it may not be the one that was meant."""
+def choose_session(
+    store: SessionStore, environment: McpSource, client_sessions: Sequence[str] = ()
+) -> tuple[SessionInfo, str]:
+    """Choose the session to read, with a remark if it may not be the one that was meant.
+
+    ``client_sessions`` are the ids that the client gave with the call, the best first.
+    """
     if environment.session is not None:
         return store.get_session(environment.session), ""
     sessions = store.list_sessions()
-    keys = {info.key for info in sessions}
+    infos_by_key = {info.key: info for info in sessions}
+    for key in client_sessions:
+        if key in infos_by_key:
+            return infos_by_key[key], ""
+    keys = infos_by_key.keys()
     # The key of a sub-agent's session ends with an @ and its parent's key; the parent is the one that was meant.
     main_sessions = [info for info in sessions if info.key.partition("@")[2] not in keys]
     if not main_sessions:
