@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,16 @@ class AppServer:
     def start_thread(self) -> str:
         """Start a conversation and return its id."""
         return self.call("thread/start", {"cwd": str(self._project)})["thread"]["id"]  # type: ignore[no-any-return]
+
+    def wait_for_tools(self, name: str) -> None:
+        """Wait until a server of the Model Context Protocol offers its tools: turns begin without a slow one's."""
+        for message in chain(list(self.notifications), self._read()):
+            if message.get("method") == "mcpServer/startupStatus/updated":
+                status = message["params"]
+                if status["name"] == name and status["status"] != "starting":
+                    assert status["status"] == "ready", status
+                    return
+        raise AssertionError(f"{name} did not start")
 
     def take_turn(self, thread: str, prompt: str) -> None:
         """Send a prompt and wait until it is answered."""

@@ -198,6 +198,7 @@ def test_model_reads_back_what_a_compaction_left_out(home, provider):
     trust_hooks(home, provider)
     with home.open_app_server(provider) as server:
         thread = server.start_thread()
+        server.wait_for_tools("holdfast")
         server.take_turn(thread, ASK_FOR_SECRET)
         server.compact(thread)
         server.take_turn(thread, ASK_TO_SEARCH)
