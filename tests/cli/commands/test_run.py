@@ -14,9 +14,12 @@ from pathlib import Path
 
 import example_counts
 import pytest
+from msgspec.structs import replace
 
+from holdfast.cli.clients.shared_proxy import describe_shared_run, fetch_proxy_stats
 from holdfast.cli.proxy_options import summarize_run
 from holdfast.config.providers import ADDRESS_VARIABLES
+from holdfast.errors import FormatError
 from holdfast.proxy.metrics.health import Health
 from holdfast.store.open_store import open_store
 from holdfast.testing.provider import Provider, ProviderSettings
@@ -221,9 +224,64 @@ def test_run_uses_a_proxy_that_runs_already(run, monkeypatch, programs):
             serve.kill()
     assert (process.returncode, out) == (7, f"{url}\n")
     assert err.startswith(f"holdfast: ANTHROPIC_BASE_URL points at {url}, a Holdfast proxy, mode manage, ")
-    assert err.endswith("mine uses it, and no second proxy is started\n")
+    first, last = err.splitlines()
+    assert first.endswith("mine uses it, and no second proxy is started")
+    assert last == f"holdfast: no request reached {url} while mine ran; docs/clients.md explains how to point it there"
     assert refused.exit_code == 2
     assert "options of holdfast run do not apply" in refused.stderr
+
+
+@contextmanager
+def serve_in_process(monkeypatch, *options):
+    """Yield a running ``holdfast serve`` and its address, with ANTHROPIC_BASE_URL set to it."""
+    words = [sys.executable, "-m", "holdfast", "serve", "--port", "0", "--json", *options]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serve:
+        try:
+            url = json.loads(serve.stdout.readline())["url"]
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+            yield serve, url
+        finally:
+            serve.kill()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("option", "said"), [("--manage", ""), ("--observe", "nothing was changed · ")])
+def test_run_ends_with_the_counts_of_a_proxy_that_ran_before(run, monkeypatch, programs, option, said):
+    """The last line has what was counted while the client ran, says whose counts they are, and where to see more."""
+    write_program(programs, "mine", CLIENT)
+    with (
+        serve_strict_provider(monkeypatch),
+        serve_in_process(monkeypatch, option, "--upstream-anthropic", os.environ["ANTHROPIC_BASE_URL"]) as (_, url),
+    ):
+        first = run("run", "--", "mine").stderr.splitlines()
+        write_program(programs, "mine", f"{CLIENT}\ndel answer\n{CLIENT}")
+        second = run("run", "--", "mine").stderr.splitlines()
+    shared = f"while mine ran · {said}counted for all clients of that proxy together · holdfast watch --url {url}"
+    assert first[1:] == [f"holdfast: 1 request reached {url} {shared}"]
+    assert second[1:] == [f"holdfast: 2 requests reached {url} {shared}"]
+
+
+@pytest.mark.long
+def test_run_says_that_the_counts_of_a_stopped_proxy_are_not_known(run, monkeypatch, programs):
+    """If the proxy ends while the client runs, the last line says so, and the exit code is the client's."""
+    with serve_in_process(monkeypatch) as (serve, url):
+        write_program(programs, "mine", f"import time\nos.kill({serve.pid}, 9)\ntime.sleep(0.5)\nsys.exit(7)")
+        result = run("run", "--", "mine")
+    assert result.exit_code == 7
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"holdfast: what {url} did for mine is not known: it does not answer any more (")
+
+
+@pytest.mark.long
+def test_counts_are_not_compared_with_those_of_another_start(monkeypatch):
+    """A proxy that was started anew, or gives no counts, is said to be unknown: no number is guessed."""
+    with serve_strict_provider(monkeypatch), serve_in_process(monkeypatch) as (_, url):
+        now = fetch_proxy_stats(url)
+        assert describe_shared_run("mine", url, "", now).startswith(f"no request reached {url}")
+        earlier = replace(now, since="2026-01-01T00:00:00Z")
+        assert describe_shared_run("mine", url, "", earlier).endswith(f"it was started anew meanwhile, at {now.since}")
+    with serve_provider(Provider(ProviderSettings())) as other, pytest.raises(FormatError, match="answered 404"):
+        fetch_proxy_stats(other)
 
 
 @pytest.mark.long

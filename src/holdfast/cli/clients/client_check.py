@@ -119,11 +119,11 @@ def probe_url(url: str, token: str = "", *, online: bool) -> UrlCheck:
         return UrlCheck("ok", "not on this machine, so not checked; --online checks it")
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"
-    answer = _fetch_url(f"{root}/livez", LOCAL_TIMEOUT)
+    answer = fetch_url(f"{root}/livez", LOCAL_TIMEOUT)
     # The token goes only to a server that has already identified itself as a Holdfast proxy.
     wants_token = bool(token) and not isinstance(answer, str) and answer.is_closed
     if wants_token:
-        answer = _fetch_url(f"{root}/livez", LOCAL_TIMEOUT, {TOKEN_HEADER.decode(): token})
+        answer = fetch_url(f"{root}/livez", LOCAL_TIMEOUT, {TOKEN_HEADER.decode(): token})
     if isinstance(answer, str):
         serve = f"holdfast serve --port {parts.port or 80}"
         return UrlCheck("wrong", f"no server answers ({answer}); start it, or {serve}, or remove this address")
@@ -147,7 +147,7 @@ def find_embedded_upstreams(client_urls: Iterable[ClientUrl]) -> dict[str, str]:
     return {source: base for base, source in sources_by_base.items() if base}
 
 
-class _HttpAnswer(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True):
     """What a server answered."""
 
     status: int
@@ -166,7 +166,7 @@ class _LivezBody(Struct, frozen=True):
     notes: list[str] = []
 
 
-def _judge_local_server(answer: _HttpAnswer, root: str, *, was_told: bool) -> UrlCheck:
+def _judge_local_server(answer: HttpAnswer, root: str, *, was_told: bool) -> UrlCheck:
     """Interpret the answer of a server on this machine; ``was_told`` says whether a token was sent."""
     if answer.is_closed and was_told:
         text = "a Holdfast proxy that requires its token, and got a different one; set HOLDFAST_TOKEN to it"
@@ -191,13 +191,13 @@ def _judge_local_server(answer: _HttpAnswer, root: str, *, was_told: bool) -> Ur
 
 
 def _probe_remote(url: str) -> UrlCheck:
-    answer = _fetch_url(url, REMOTE_TIMEOUT)
+    answer = fetch_url(url, REMOTE_TIMEOUT)
     if isinstance(answer, str):
         return UrlCheck("wrong", f"cannot be reached ({answer}); check the address and the connection")
     return UrlCheck("ok", f"answers, with {answer.status} to a request without a key")
 
 
-def _fetch_url(url: str, seconds: float, headers: Mapping[str, str] = {}) -> _HttpAnswer | str:
+def fetch_url(url: str, seconds: float, headers: Mapping[str, str] = {}) -> HttpAnswer | str:
     """Fetch ``url`` and return the answer, or the error in words."""
     import httpx2
 
@@ -208,4 +208,4 @@ def _fetch_url(url: str, seconds: float, headers: Mapping[str, str] = {}) -> _Ht
         return str(error) or type(error).__name__
     # Any server may answer 401; only a Holdfast proxy sends its state header with it.
     is_closed = response.status_code == TOKEN_REQUIRED and STATE_HEADER.decode() in response.headers
-    return _HttpAnswer(response.status_code, response.content, is_closed)
+    return HttpAnswer(response.status_code, response.content, is_closed)

@@ -39,6 +39,7 @@ from holdfast.cli.proxy_options import (
 )
 from holdfast.cli.reports.describe import shorten_session_keys
 from holdfast.config.providers import ADDRESS_VARIABLES
+from holdfast.errors import FormatError
 from holdfast.messages.text.counts import format_count
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 
@@ -82,7 +83,7 @@ def run_command(
     Made for claude, codex, opencode, pi, gemini, aider and llm, which keep their settings and logins; other programs
     get the variables of the SDKs. If the client was pointed at a server of your own, the proxy forwards to it. The
     client has the terminal, and its exit code is returned. A summary line on standard error ends the run. A client that
-    is pointed at a running Holdfast proxy uses that one.
+    is pointed at a running Holdfast proxy uses that one; the line then counts all clients of that proxy.
     """
     import anyio
 
@@ -99,12 +100,13 @@ def run_command(
     running = find_existing_proxy(get_command_client(client[0]), get_upstream_urls(effective_settings.settings), token)
     if running is not None:
         # The token goes only to a client of a proxy that accepted it.
-        prepare_with_token = partial(prepare, token=token if running[1].was_sent_token else "")
+        proxy_token = token if running[1].was_sent_token else ""
         _run_at_existing_proxy(
             ctx,
             client[0],
             *running,
-            prepare_with_token,
+            partial(prepare, token=proxy_token),
+            proxy_token,
             is_plain=not (get_option_settings(given) or store or as_json),
         )
     proxy = ClientProxyOptions(effective_settings.settings, effective_settings.configuration, locate_store(store).url)
@@ -141,6 +143,7 @@ def _run_at_existing_proxy(
     description: str,
     check: UrlCheck,
     prepare: ClientPreparation,
+    token: str,
     *,
     is_plain: bool,
 ) -> NoReturn:
@@ -148,6 +151,7 @@ def _run_at_existing_proxy(
     import anyio
 
     from holdfast.cli.clients.child_process import NOT_STARTED, run_with_existing_proxy
+    from holdfast.cli.clients.shared_proxy import ProxyStats, describe_shared_run, fetch_proxy_stats
 
     where = f"{description} points at {check.proxy}, {check.text}"
     if check.needs_other_token:
@@ -157,9 +161,15 @@ def _run_at_existing_proxy(
             f"{where}; options of holdfast run do not apply to it: leave them out, or unset {description}"
         )
     _print_note(f"{where}; {client} uses it, and no second proxy is started")
+    before: ProxyStats | FormatError
+    try:
+        before = fetch_proxy_stats(check.proxy, token)
+    except FormatError as error:
+        before = error
     outcome = anyio.run(run_with_existing_proxy, check.proxy, prepare)
     if outcome.code == NOT_STARTED and outcome.failure is not None:
         _exit_client_failed(ctx, client, outcome.failure)
+    _print_note(describe_shared_run(client, check.proxy, token, before))
     ctx.exit(outcome.code)
 
 
