@@ -278,6 +278,8 @@ def test_counts_are_not_compared_with_those_of_another_start(monkeypatch):
     with serve_strict_provider(monkeypatch), serve_in_process(monkeypatch) as (_, url):
         now = fetch_proxy_stats(url)
         assert describe_shared_run("mine", url, "", now).startswith(f"no request reached {url}")
+        older = FormatError("its counts are of another version")
+        assert describe_shared_run("mine", url, "", older) == f"what {url} did for mine is not known: {older}"
         earlier = replace(now, since="2026-01-01T00:00:00Z")
         assert describe_shared_run("mine", url, "", earlier).endswith(f"it was started anew meanwhile, at {now.since}")
     with serve_provider(Provider(ProviderSettings())) as other, pytest.raises(FormatError, match="answered 404"):
