@@ -275,6 +275,21 @@ def test_local_refusals_are_counted_as_refused(open_client, make_chat, make_stri
     assert len(upstream.bodies) == 1
 
 
+def test_a_client_that_only_asks_for_a_websocket_counts_as_no_refusal(open_client, make_strict_upstream):
+    """Codex asks once for each thread and goes on over HTTP; a status with refused requests would look like a fault."""
+    headers = {"upgrade": "websocket", "connection": "Upgrade"}
+
+    async def scenario():
+        async with open_client(make_strict_upstream()) as client:
+            reply = await client.web.get("/v1/responses", headers=headers)
+            return reply, (await client.web.get("/stats")).json(), (await client.web.get("/livez")).json()
+
+    reply, stats, livez = run(scenario)
+    assert reply.status_code == 426
+    assert not any(stats["requests"]["all"].values())
+    assert livez["refused"] == 0
+
+
 def test_root_path_identifies_the_proxy(open_client, make_strict_upstream):
     """GET and HEAD on the proxy's own root identify it, unless the client's headers name a provider."""
     upstream = make_strict_upstream()

@@ -138,6 +138,8 @@ SIGNED_REQUEST_NOTICE = (
 )
 """Notice for a user whose client's requests cannot be changed."""
 _SIGNED_REQUEST_PATTERN = re.compile(r"/model/[^/]+/(?:invoke|converse)(?:-with-response-stream|-stream)?\Z")
+UPGRADE_REQUIRED = 426
+"""The HTTP status after which a client that asked for a WebSocket uses HTTP at once."""
 TOO_LARGE_CONSEQUENCE = "a request was refused, because it cannot be made to fit into the window"
 """Consequence that is reported when a request cannot be made to fit."""
 PASSED_ON_CONSEQUENCE = "a request that seems too large was sent to the provider anyway"
@@ -291,7 +293,9 @@ class ProxyApp:
             return AccessRefusal("invalid_request", _describe_no_upstream(incoming), 404)
         # Codex tries a WebSocket first. On 426 it uses HTTP at once; on 404 it tries six times more, for 6.6 seconds.
         if route.endpoint == "probe":
-            return AccessRefusal("invalid_request", "WebSockets are not supported; send a POST request", 426)
+            return AccessRefusal(
+                "invalid_request", "WebSockets are not supported; send a POST request", UPGRADE_REQUIRED
+            )
         in_progress = self.health.in_progress
         if in_progress >= self._settings.concurrent:
             why = (
@@ -312,10 +316,14 @@ class ProxyApp:
         outgoing: ClientResponse,
         refusal: AccessRefusal,
     ) -> None:
-        """Send ``refusal`` in the words of the requested API, and count it."""
+        """Send ``refusal`` in the words of the requested API, and count it.
+
+        A client that only asks for a WebSocket goes on over HTTP, so for its user nothing was refused.
+        """
         pieces = make_error_reply(incoming.route.api, refusal.kind, refusal.reason, status=refusal.status)
         await send_refusal(outgoing, pieces)
-        self.health.count_refused(_get_counted_api(incoming), outgoing.status)
+        if refusal.status != UPGRADE_REQUIRED:
+            self.health.count_refused(_get_counted_api(incoming), outgoing.status)
 
     # -- read, and recorded in the end ---------------------------------------------------------------------------------
 
