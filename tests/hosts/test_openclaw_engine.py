@@ -61,6 +61,33 @@ def test_the_tests_of_the_plugin_pass():
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+TYPE_CHECK = """
+import type { OpenClawPluginApi } from 'openclaw/plugin-sdk/core'
+import { HoldfastEngine } from './engine.js'
+import { HoldfastServer } from './server.js'
+declare const api: OpenClawPluginApi
+declare const host: any
+api.registerContextEngine('holdfast', () => new HoldfastEngine(new HoldfastServer(), host, () => {}))
+"""
+
+
+def test_the_engine_has_the_types_of_the_sdk(openclaw_command, tmp_path):
+    """The compiler that OpenClaw brings finds that the engine is a ``ContextEngine`` of the installed SDK. OpenClaw's own
+    contract tests are not in its package.
+    """
+    modules = Path(openclaw_command[-1]).resolve().parents[1]
+    compiler = modules / "typescript" / "bin" / "tsc"
+    if not compiler.is_file():
+        pytest.skip(f"there is no TypeScript in {modules}")
+    folder = shutil.copytree(PLUGIN, tmp_path / "plugin", ignore=shutil.ignore_patterns("tests"))
+    (folder / "check.ts").write_text(TYPE_CHECK, "utf-8")
+    (folder / "node_modules").symlink_to(modules)
+    options = "--noEmit --allowJs --skipLibCheck --strict --noImplicitAny false --module nodenext --target es2023"
+    command = ["node", str(compiler), *options.split(), "--types", "node", "check.ts"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    assert ran.returncode == 0, ran.stdout
+
+
 def test_openclaw_loads_the_engine(openclaw_command, tmp_path):
     """The install command of the page selects the engine, and OpenClaw's own loader registers engine and tool."""
     openclaw = OpenClaw(openclaw_command, tmp_path / "home", "http://127.0.0.1:9")

@@ -4,7 +4,7 @@ import { applyPlan, completeMessages, describeMessages, estimateTokens, isSameMe
 
 /** Characters of an error that the notice quotes. */
 const MAX_WHY_CHARS = 300
-const INFO = {
+const INFO = /** @type {const} */ ({
   id: 'holdfast',
   name: 'Holdfast',
   ownsCompaction: true,
@@ -13,7 +13,7 @@ const INFO = {
     currentTurnFence: 'before-current-turn-entry-v1',
     turnAdvancementIdempotency: 'atomic-idempotent-v1',
   },
-}
+})
 /** The names that Holdfast has for what OpenClaw calls the API of a model. */
 const API_NAMES = {
   'anthropic-messages': 'anthropic',
@@ -51,7 +51,7 @@ export class HoldfastEngine {
 
   /** As `ingest`. Committing the same turn twice changes nothing, since nothing is kept here. */
   async commitTurn() {
-    return { status: 'committed' }
+    return { status: /** @type {const} */ ('committed') }
   }
 
   /** Return the messages to send. Whatever goes wrong, they are OpenClaw's own, as they are. */
