@@ -80,6 +80,7 @@ def serve_holdfast(folder: Path) -> Iterator[str]:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"]
         process.terminate()
+        process.communicate(timeout=30)
 
 
 def make_turns(turns: int, steps: int) -> list[ScriptedAnswer]:

@@ -157,21 +157,29 @@ def test_a_turn_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, str
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_without_holdfast_openclaw_compacts_itself(openclaw_command, tmp_path, strict_provider):
-    """Nothing listens: OpenClaw sends its own messages, writes its own summary when they outgrow the window, and each
-    reason is said once.
+    """Holdfast ends after it compacted: OpenClaw sends all of its own messages, writes its own summary when they are
+    refused, and answers; each reason is said once.
     """
-    served = strict_provider(window=WINDOW, script=make_turns(1, 9))
+    served = strict_provider(window=WINDOW, script=[*make_turns(1, 10), *make_turns(1, 3)])
     openclaw = OpenClaw(openclaw_command, tmp_path / "home", served.url)
-    openclaw.install(PLUGIN, "http://127.0.0.1:9")
-    log = openclaw.ask("Never touch main.py. Run the logs.")
-    log += openclaw.ask("And now?")
-
+    with serve_holdfast(tmp_path) as url:
+        openclaw.install(PLUGIN, url)
+        openclaw.ask("Never touch main.py. Run the logs.")
     requests = served.provider.requests
+    known_count = len(requests)
+    assert is_answered(requests[-1]), describe_requests(requests)
+    assert EXTRACT_OPENING in json.dumps(list_messages(requests[-1]))
+
+    log = openclaw.ask("And now once more.")
     sizes = describe_requests(requests)
+    shown = list_messages(requests[known_count])
+    assert shown[0][1][0]["text"].endswith("Never touch main.py. Run the logs."), sizes
+    assert not all(is_answered(request) for request in requests[known_count:]), sizes
+    assert is_answered(requests[-1]), sizes
+    assert len(re.findall("OpenClaw sends its own messages as they are", log)) == 1
     assert len(re.findall("OpenClaw writes its own summary instead", log)) == 1
     assert "start holdfast serve" in log
     assert "auto-compaction succeeded" in log
-    assert is_answered(requests[-1]), sizes
 
 
 def count_changed_beginnings(requests):
