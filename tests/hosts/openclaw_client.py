@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +51,47 @@ class OpenClaw:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one command, which must succeed, and return the finished process."""
-        environment = {
+        command = [*self._command, *arguments]
+        environment = self._make_environment()
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+        assert ran.returncode == 0, ran.stdout[-4_000:] + ran.stderr[-4_000:]
+        return ran
+
+    @contextmanager
+    def run_gateway(self) -> Iterator[None]:
+        """Run the Gateway, the process that serves every client but ``--local``, until the block ends."""
+        with socket.socket() as free_socket:
+            free_socket.bind(("127.0.0.1", 0))
+            port = free_socket.getsockname()[1]
+        config = json.loads(self._config_path.read_text("utf-8"))
+        token = "a-token-for-this-test-alone"
+        config["gateway"] = {"mode": "local", "port": port, "auth": {"mode": "token", "token": token}}
+        self._write_config(config)
+        self._variables["OPENCLAW_GATEWAY_TOKEN"] = token
+        log_path = self._home / "gateway.log"
+        with log_path.open("w") as log:
+            command = [*self._command, "gateway", "run", "--port", str(port)]
+            process = subprocess.Popen(command, env=self._make_environment(), stdout=log, stderr=log)
+            try:
+                self._wait_for_gateway(process, log_path)
+                yield
+            finally:
+                # It would wait minutes for whatever still runs.
+                process.kill()
+                process.wait()
+
+    def _wait_for_gateway(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        for _ in range(120):
+            time.sleep(1)
+            command = [*self._command, "gateway", "health"]
+            assert process.poll() is None, log_path.read_text("utf-8")[-4_000:]
+            ran = subprocess.run(command, env=self._make_environment(), capture_output=True, check=False, timeout=60)
+            if ran.returncode == 0:
+                return
+        raise AssertionError(log_path.read_text("utf-8")[-4_000:])
+
+    def _make_environment(self) -> dict[str, str]:
+        return {
             "HOME": str(self._home),
             "OPENCLAW_STATE_DIR": str(self._config_path.parent),
             "OPENCLAW_CONFIG_PATH": str(self._config_path),
@@ -57,10 +99,6 @@ class OpenClaw:
             "NO_COLOR": "1",
             **self._variables,
         }
-        command = [*self._command, *arguments]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
-        assert ran.returncode == 0, ran.stdout[-4_000:] + ran.stderr[-4_000:]
-        return ran
 
     def ask(self, text: str, session: str = "one") -> str:
         """Run one turn, and return what OpenClaw logs."""

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import example_counts
@@ -16,6 +17,7 @@ import pytest
 from openclaw_client import WINDOW, OpenClaw, is_answered, list_messages, make_turns, serve_holdfast
 
 from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
+from holdfast.store.open_store import open_store
 from holdfast.testing.provider.calls import ScriptedAnswer
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +154,67 @@ def test_a_turn_that_outgrows_the_window_goes_on(openclaw_command, tmp_path, str
         assert requests[index + 1].tokens < requests[index].tokens * 0.7
     assert is_answered(requests[-1])
     assert len(requests) == 17 + len(refused)
+
+
+class SubagentScript:
+    """Answers of a model that runs four commands, then starts a sub-agent when it is asked to."""
+
+    def __init__(self) -> None:
+        self._commands = make_turns(1, 4)
+        self._has_spawned = False
+
+    def choose_next_answer(self, request, blocks):
+        """Return the next answer."""
+        text = json.dumps(request.body["messages"])
+        if "[Subagent Context]" in text:
+            return ScriptedAnswer("The child is done.")
+        if self._commands:
+            return self._commands.pop(0)
+        if "Start a child." in text and not self._has_spawned:
+            self._has_spawned = True
+            arguments = {"id": "sessions_spawn", "args": {"task": "Count the lines.", "runtime": "subagent"}}
+            return ScriptedAnswer("I start it.", calls=(("tool_call", arguments),))
+        return ScriptedAnswer("It is done.")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_gateway_compacts_and_starts_subagents(openclaw_command, tmp_path, strict_provider, holdfast_url):
+    """In a Gateway the user's own compaction goes through the engine, without a request to the model; the next turn
+    shows the extract; and a sub-agent has a conversation of its own, which is not the parent's.
+    """
+    served = strict_provider(window=WINDOW, script=SubagentScript())
+    openclaw = OpenClaw(openclaw_command, tmp_path / "home", served.url)
+    openclaw.install(PLUGIN, holdfast_url)
+    key = "agent:main:one"
+    requests = served.provider.requests
+    with openclaw.run_gateway():
+        openclaw.run("agent", "--session-key", key, "--message", "Never touch main.py. Run the logs.", "--json")
+        known_count = len(requests)
+        compacted = json.loads(openclaw.run("sessions", "compact", key, "--json").stdout)
+        assert compacted["compacted"]
+        assert compacted["result"]["tokensAfter"] < compacted["result"]["tokensBefore"]
+        assert len(requests) == known_count
+        openclaw.run("agent", "--session-key", key, "--message", "Start a child.", "--json")
+        wait_until(lambda: any("[Subagent Context]" in request.incoming.body.decode() for request in requests))
+        time.sleep(5)  # the child's answer is told to its parent, whose engine is asked once more
+
+    assert all(is_answered(request) for request in requests), describe_requests(requests)
+    assert EXTRACT_OPENING in list_messages(requests[known_count])[0][1][0]["text"]
+    child = next(request for request in requests if "[Subagent Context]" in request.incoming.body.decode())
+    assert EXTRACT_OPENING not in child.incoming.body.decode()
+    with open_store(tmp_path / "store.db") as store:
+        titles = [session.title for session in store.list_sessions()]
+    assert sum("Never touch main.py" in title for title in titles) == 1, titles
+
+
+def wait_until(is_done):
+    """Wait until ``is_done()``, or fail after a minute."""
+    for _ in range(60):
+        if is_done():
+            return
+        time.sleep(1)
+    pytest.fail("it did not happen within a minute")
 
 
 @pytest.mark.long
