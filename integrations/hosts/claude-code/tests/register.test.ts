@@ -1,76 +1,10 @@
 import { describe, expect, test } from 'claude-code/testing'
 
-const ran = (stdout: string, exitCode = 0, stderr = '', isStdoutTruncated = false) => ({
-  value: { exitCode, stdout, stderr, isStdoutTruncated, isStderrTruncated: false },
-})
+import { answer, answerBelow, compact, MESSAGES, MISSING, ran, startSession } from './fixtures/world'
 
-const MESSAGES = [
-  { role: 'user' as const, text: 'Never touch main.py.', toolUses: [], handle: 'a' },
-  {
-    role: 'assistant' as const,
-    text: 'I read it.',
-    toolUses: [{ tool_use_id: 't1', tool: 'Read', input: { file_path: 'x.py' }, text: 'x = 1', result: { type: 'text' } }],
-    handle: 'b',
-  },
-  {
-    role: 'user' as const,
-    text: '',
-    toolUses: [],
-    toolResults: [{ tool_use_id: 't1', text: 'x = 1', isError: false, result: { type: 'text' } }],
-    handle: 'c',
-  },
-  { role: 'assistant' as const, text: 'Done.', toolUses: [], handle: 'd' },
-]
-
-const answer = (handles: readonly string[], more: Record<string, unknown> = {}) =>
-  JSON.stringify({
-    messages: [
-      { role: 'user', text: 'The extract: never touch main.py.', toolUses: [] },
-      ...handles.map(handle => ({ role: 'assistant', text: 'not the engine’s text', toolUses: [], handle })),
-    ],
-    tokensBefore: 900,
-    tokensAfter: 300,
-    kept: { messages: handles.length, replaced: 4 - handles.length, openItems: 1 },
-    ...more,
-  })
-
-/** The world beneath the plugin: what runs, what is said, and Claude Code's own summary. */
-function answerBelow(on: any, run: (e: any) => any, usage: any = { context: { window: 200_000, tokens: 5_000 } }, tools: string[] = []) {
-  const world = { runs: [] as any[], said: [] as string[], commands: [] as string[], status: '', ownSummaries: 0 }
-  on('process.run', (_: any, e: any) => {
-    world.runs.push(e)
-    return run(e)
-  })
-  on('ui.log', (_: any, e: any) => {
-    world.said.push(e.text)
-    return { value: undefined }
-  })
-  on('ui.status', (_: any, e: any) => {
-    world.status = e.text
-    return { value: undefined }
-  })
-  on('tool.list', () => ({ value: tools.map(name => ({ name })) }))
-  on('classic.SessionStart', () => ({}))
-  on('session.start', (_: any, e: any) => ({ cwd: e.cwd }))
-  on('command.register', (_: any, e: any) => {
-    world.commands.push(e.name)
-    return { value: { command: e.name } }
-  })
-  on('session.messages', () => ({ value: MESSAGES.map(({ handle, ...message }) => message) }))
-  on('session.usage', () => ({ value: { startedAt: 0, rateLimits: [], ...usage } }))
-  on('session.compact', () => {
-    world.ownSummaries++
-    return { messages: [{ role: 'user', text: 'the built-in summary', toolUses: [] }] }
-  })
-  return world
-}
-
-const compact = ($: any, more: Record<string, unknown> = {}) =>
-  $.session.compact({ trigger: 'manual', messages: MESSAGES, ...more })
-
-describe('compact', () => {
+describe('compaction', () => {
   test('an extract, then the engine’s own messages, byte for byte', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ran(answer(['c', 'd'])))
+    const world = answerBelow(on, { run: () => ran(answer(['c', 'd'])) })
     const result = await compact($, { instructions: 'mind the rules' })
 
     expect(result.messages.length).toBe(3)
@@ -85,7 +19,7 @@ describe('compact', () => {
   })
 
   test('results are built anew from their texts, so that a resumed session does not go back into the old branch', async ($: any, on: any) => {
-    answerBelow(on, () => ran(answer(['c', 'd'])))
+    answerBelow(on, { run: () => ran(answer(['c', 'd'])) })
     const result = await compact($)
 
     expect(result.messages[1].handle).toBeUndefined()
@@ -94,7 +28,7 @@ describe('compact', () => {
 
   for (const result of [{ type: 'image', file: {} }, [{ type: 'text' }, { type: 'image', source: {} }]]) {
     test(`results with pictures stay the engine's own: ${JSON.stringify(result)}`, async ($: any, on: any) => {
-      answerBelow(on, () => ran(answer(['c', 'd'])))
+      answerBelow(on, { run: () => ran(answer(['c', 'd'])) })
       const shown = { ...MESSAGES[2], toolResults: [{ ...MESSAGES[2]!.toolResults![0], result }] }
       const compacted = await compact($, { messages: [...MESSAGES.slice(0, 2), shown, MESSAGES[3]] })
 
@@ -103,7 +37,7 @@ describe('compact', () => {
   }
 
   test('Holdfast gets the transcript, the window and the instructions, without structured results', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ran(answer(['d'])))
+    const world = answerBelow(on, { run: () => ran(answer(['d'])) })
     await compact($, { instructions: 'mind the rules' })
 
     expect([...world.runs[0].argv]).toEqual(['holdfast', 'compact', '--stdin'])
@@ -118,7 +52,7 @@ describe('compact', () => {
   })
 
   const FAILURES: [string, () => any, string][] = [
-    ['Holdfast is not installed', () => ({ deny: 'ENOENT: no such file or directory' }), 'ENOENT'],
+    ['Holdfast is not installed', () => MISSING, 'ENOENT'],
     ['an old Holdfast', () => ran('', 2, 'Error: No such option: --stdin'), 'too old'],
     ['a crash in the middle', () => ran('{"messages": [', 0), 'another version'],
     ['a traceback', () => ran('', 1, 'Traceback\nValueError: no'), 'ValueError: no'],
@@ -127,6 +61,8 @@ describe('compact', () => {
       () => ran('', 2, '{"error": {"path": "messages[0].role", "why": "\'x\' is no role", "advice": "give user"}}'),
       'messages[0].role',
     ],
+    ['a Holdfast that was killed', () => ran('{"messages": [', 1), 'holdfast ended with 1'],
+    ['no command of that name', () => ran('', 2, "Error: No such command 'compact'."), 'too old'],
     ['an answer that was cut', () => ran(answer(['d']), 0, '', true), 'longer than'],
     ['nothing to gain', () => ran(answer(['d'], { why: 'it would not get smaller' })), 'not get smaller'],
     ['a handle that nobody gave', () => ran(answer(['z'])), 'not of the newest'],
@@ -135,7 +71,7 @@ describe('compact', () => {
   ]
   for (const [name, run, why] of FAILURES) {
     test(`${name}: Claude Code's own summary, said once`, async ($: any, on: any) => {
-      const world = answerBelow(on, run)
+      const world = answerBelow(on, { run })
       const first = await compact($)
       const second = await compact($)
 
@@ -148,7 +84,7 @@ describe('compact', () => {
   }
 
   test('no summary is computed in advance while Holdfast is there', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ran('holdfast 0.1.0'))
+    const world = answerBelow(on, { run: () => ran('holdfast 0.1.0') })
     const result = await compact($, { trigger: 'precompute' })
 
     expect(result.skip).toContain('Holdfast')
@@ -157,7 +93,7 @@ describe('compact', () => {
   })
 
   test('without Holdfast a summary is computed in advance as ever', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ({ deny: 'ENOENT' }))
+    const world = answerBelow(on, { run: () => MISSING })
     await compact($, { trigger: 'precompute' })
 
     expect(world.ownSummaries).toBe(1)
@@ -165,7 +101,7 @@ describe('compact', () => {
   })
 
   test('sizes are Holdfast’s own where the engine knows none', async ($: any, on: any) => {
-    answerBelow(on, () => ran(answer([])), { context: { window: 200_000 } })
+    answerBelow(on, { run: () => ran(answer([])), context: { window: 200_000 } })
     const result = await compact($)
 
     expect(result.messages.length).toBe(1)
@@ -174,12 +110,9 @@ describe('compact', () => {
   })
 
   const RECALL = ['Read', 'mcp__plugin_holdfast_holdfast__recall']
-  const start = ($: any) =>
-    $.classic.SessionStart({ hook_event_name: 'SessionStart', source: 'startup', session_id: 's', transcript_path: '/t.jsonl', cwd: '/' })
-
   test('where the model has recall, the transcript is imported, and the extract may say so', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ran(answer(['d'])), undefined, RECALL)
-    await start($)
+    const world = answerBelow(on, { run: () => ran(answer(['d'])), tools: RECALL })
+    await startSession($)
     await compact($)
 
     const commands = world.runs.map(e => e.argv.slice(1).join(' ')).sort()
@@ -189,8 +122,8 @@ describe('compact', () => {
 
   test('an import that fails costs a second run, and no promise is left that cannot be kept', async ($: any, on: any) => {
     const run = (e: any) => (e.argv[1] === 'import' ? ran('', 2, 'disk full') : ran(answer(['d'])))
-    const world = answerBelow(on, run, undefined, RECALL)
-    await start($)
+    const world = answerBelow(on, { run, tools: RECALL })
+    await startSession($)
     const result = await compact($)
 
     expect(result.messages.length).toBe(2)
@@ -198,8 +131,8 @@ describe('compact', () => {
   })
 
   test('without recall, and for a subagent, nothing is imported', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ran(answer(['d'])))
-    await start($)
+    const world = answerBelow(on, { run: () => ran(answer(['d'])) })
+    await startSession($)
     await compact($)
     await compact($, { agentId: 'a1' })
 
@@ -207,7 +140,7 @@ describe('compact', () => {
   })
 
   test('/holdfast says what was kept and saved, and what a compaction would leave', async ($: any, on: any) => {
-    const world = answerBelow(on, () => ran(answer(['c', 'd'])))
+    const world = answerBelow(on, { run: () => ran(answer(['c', 'd'])) })
     await $.session.start({ surface: 'terminal', isInteractive: true, cwd: '/' })
     expect(world.commands).toEqual(['holdfast'])
     const ask = () => $.command.run({ command: 'holdfast', args: '', origin: { kind: 'composer' } })
@@ -220,6 +153,6 @@ describe('compact', () => {
     expect(text).toContain('2 compactions saved 1,200 tokens')
     expect(text).toContain('Context now: 5,000 of 200,000 tokens')
     expect(text).toContain('/compact would leave 300 of 900 tokens')
-    expect(world.status).toBe('holdfast: 1,200 tokens saved')
+    expect(world.status).toBe('holdfast: 1k saved')
   })
 })
