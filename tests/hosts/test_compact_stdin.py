@@ -143,6 +143,15 @@ def test_compact_stdin_quotes_the_instructions_and_carries_them_on():
     assert instructions in second["messages"][0]["text"]
 
 
+def test_compact_stdin_names_the_prices_of_a_known_model():
+    """With them a plugin says what it costs to send a conversation whose cache is cold; a guess is no price."""
+    messages = [Message.from_text("user", "Read them all."), *build_work(30)]
+    answer = compact(build_transcript(messages, model="claude-opus-5-5"))
+    assert answer["cacheWritePrices"] == {"fiveMinutes": 5.0, "oneHour": 8.0}
+    for fields in ({}, {"model": "kelp-1"}):
+        assert "cacheWritePrices" not in compact(build_transcript(messages, **fields))
+
+
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_compact_stdin_promises_recall_only_of_what_is_recorded(is_recorded):
     """A session that is not in the store cannot be read back, so the extract names the transcript file."""

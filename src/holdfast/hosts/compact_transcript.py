@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.hosts.transcript import Transcript
 from holdfast.messages.message import Message
@@ -23,12 +24,15 @@ from holdfast.planning.open_work.section import is_open_work_section
 from holdfast.planning.pipeline import Policy, plan_without_normalization
 from holdfast.planning.stages.compaction import compact_conversation
 from holdfast.state.conversation_state import ConversationState
+from holdfast.state.costs import HOUR_WRITE_FACTOR
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.fold.fold_entries import apply_entries
-from holdfast.state.target import ModelLimits, PlanInputs, Target
+from holdfast.state.target import ModelLimits, PlanInputs, Prices, Target
 
 USUAL_WINDOW, LARGE_WINDOW = 200_000, 1_000_000
 """Windows of Claude models in tokens; the second is assumed where a conversation has outgrown the first."""
+PLUGIN_API = "anthropic"
+"""The API of the hosts that hand over transcripts, by which the prices of their models are looked up."""
 MAX_INSTRUCTION_CHARS = 2_000
 """Characters of what the user wrote after ``/compact`` that the extract quotes. Chosen by judgement: a page."""
 _RECALL_SENTENCES = {
@@ -57,6 +61,13 @@ class KeptCounts(Struct, frozen=True, rename="camel"):
     """Lines of the extract about open work: to-do items, sub-agents, background shells, approvals."""
 
 
+class CacheWritePrices(Struct, frozen=True, rename="camel"):
+    """Dollars for a million tokens that a request writes to the prompt cache, by how long the cache keeps them."""
+
+    five_minutes: float
+    one_hour: float
+
+
 class CompactedTranscript(Struct, frozen=True, rename="camel", omit_defaults=True):
     """What replaces a transcript. Tokens are our estimates of the messages, without system prompt and tools."""
 
@@ -66,6 +77,8 @@ class CompactedTranscript(Struct, frozen=True, rename="camel", omit_defaults=Tru
     kept: KeptCounts
     why: str = ""
     """Why the transcript stays as it came; empty if it was compacted."""
+    cache_write_prices: CacheWritePrices | None = None
+    """Prices of the transcript's model, if the host named one and its price is known."""
 
 
 def compact_transcript(transcript: Transcript) -> CompactedTranscript:
@@ -102,6 +115,14 @@ def compact_transcript(transcript: Transcript) -> CompactedTranscript:
     raw_extract = Raw(msgspec.json.encode({"role": "user", "text": extract, "toolUses": []}))
     messages = [raw_extract, *transcript.raw_messages[first_kept:]]
     return CompactedTranscript(messages, tokens_before, tokens_after, kept)
+
+
+def add_cache_write_prices(compacted: CompactedTranscript, prices: Prices) -> CompactedTranscript:
+    """Return ``compacted`` with the prices of its model, unless they are only assumed."""
+    if prices.is_assumed:
+        return compacted
+    write_prices = CacheWritePrices(prices.cache_write, HOUR_WRITE_FACTOR * prices.input)
+    return replace(compacted, cache_write_prices=write_prices)
 
 
 def _keep_everything(transcript: Transcript, tokens: int, why: str) -> CompactedTranscript:

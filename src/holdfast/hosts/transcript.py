@@ -90,6 +90,7 @@ class _TranscriptMessage(
 class _Envelope(Struct, frozen=True, rename={"is_recorded": "isRecorded"}):
     messages: list[Raw]
     window: int | None = None
+    model: str | None = None
     trigger: str = ""
     instructions: str | None = None
     is_recorded: bool = False
@@ -117,6 +118,8 @@ class Transcript(Struct, frozen=True):
     """The same messages as they came, byte for byte."""
     window: int | None = None
     """The window of the model in tokens, if the host says it."""
+    model: str = ""
+    """The model whose prices the host wants to know."""
     instructions: str = ""
     """What the user wrote after ``/compact``."""
     is_recorded: bool = False
@@ -124,7 +127,7 @@ class Transcript(Struct, frozen=True):
 
 
 def read_transcript(data: bytes) -> Transcript:
-    """Read ``{"messages": […], "window"?, "trigger"?, "instructions"?, "isRecorded"?}``.
+    """Read ``{"messages": […], "window"?, "model"?, "trigger"?, "instructions"?, "isRecorded"?}``.
 
     Raises ``TranscriptError`` if ``data`` is anything else, or holds no message.
     """
@@ -135,6 +138,7 @@ def read_transcript(data: bytes) -> Transcript:
         tuple(measure_transcript_messages(messages)),
         tuple(envelope.messages),
         envelope.window,
+        envelope.model or "",
         (envelope.instructions or "").strip(),
         envelope.is_recorded,
     )

@@ -52,7 +52,12 @@ from holdfast.errors import (
     UpstreamError,
     WindowTooSmall,
 )
-from holdfast.hosts.compact_transcript import compact_transcript
+from holdfast.hosts.compact_transcript import (
+    PLUGIN_API,
+    CompactedTranscript,
+    add_cache_write_prices,
+    compact_transcript,
+)
 from holdfast.hosts.transcript import TranscriptError, read_transcript
 from holdfast.normalize.projection import build_messages_to_send
 from holdfast.providers.common.json.lenient_json import read_json_fields, read_json_text
@@ -475,13 +480,18 @@ class ProxyApp:
         """Return one compaction of the transcript in ``body``; nothing is stored."""
         try:
             # In a thread: it takes half a second for the largest transcripts, and other requests go on meanwhile.
-            compacted = await to_thread.run_sync(
-                lambda: compact_transcript(read_transcript(body)), limiter=self._compact_limiter
-            )
+            compacted = await to_thread.run_sync(self._compact_transcript, body, limiter=self._compact_limiter)
         except WindowTooSmall as error:
             raise TranscriptError("window", str(error), WINDOW_ADVICE) from error
         outgoing.state = "managed"
         return write_plugin_answer(compacted, outgoing.state)
+
+    def _compact_transcript(self, body: bytes) -> CompactedTranscript:
+        transcript = read_transcript(body)
+        compacted = compact_transcript(transcript)
+        if not transcript.model:
+            return compacted
+        return add_cache_write_prices(compacted, self.resources.catalog.get_prices(PLUGIN_API, transcript.model))
 
     async def _plan_for_plugin(self, body: bytes, outgoing: ClientResponse) -> list[ResponsePiece]:
         """Return what to send of the conversation in ``body``; all of it if Holdfast is switched off or fails."""

@@ -427,10 +427,11 @@ def test_compact_answers_as_the_command_does():
             host.say("Why is it slow?")
             for step in range(30):
                 host.work(step, 200)
-            return host.messages, await host.post("/v1/compact")
+            return host.messages, await host.post("/v1/compact", model="claude-opus-5-5")
 
     messages, reply = run(scenario)
     answer = reply.json()
+    assert answer["cacheWritePrices"] == {"fiveMinutes": 5.0, "oneHour": 8.0}
     assert is_extract(answer["messages"][0]["text"])
     assert answer["messages"][1:] == messages[-len(answer["messages"]) + 1 :]
     assert answer["tokensAfter"] < answer["tokensBefore"]

@@ -179,7 +179,11 @@ function sayOnce($: EngineInterface, session: Session, why: string, line: string
 
 // -- asking Holdfast ---------------------------------------------------------------------------------------------------
 
-type CompactionRequest = Pick<SessionCompactInput, 'messages' | 'instructions'> & { trigger?: string }
+type CompactionRequest = Pick<SessionCompactInput, 'messages' | 'instructions'> & {
+  trigger?: string
+  /** The model whose prices are wanted. They take a tenth of a second, so a compaction does not ask for them. */
+  model?: string
+}
 
 /**
  * Return what Holdfast makes of a transcript; throws an Error with the reason if it makes nothing of it.
@@ -195,7 +199,7 @@ async function askForCompaction(
   const body = JSON.stringify({
     messages: request.messages.map(stripMessage),
     window: await readWindow($),
-    model: await readModel($),
+    model: request.model,
     trigger: request.trigger,
     instructions: request.instructions,
     isRecorded,
@@ -469,7 +473,7 @@ async function maySendPrompt($: EngineInterface, session: Session, e: PromptSubm
 
 async function compactForComparison($: EngineInterface, session: Session): Promise<Compacted | undefined> {
   try {
-    return await askForCompaction($, session, { messages: await $.session.messages() })
+    return await askForCompaction($, session, { messages: await $.session.messages(), model: await readModel($) })
   } catch (error) {
     $.ui.log(`nothing to compare with: ${describeError(error)}`, { to: 'debug' })
     return undefined

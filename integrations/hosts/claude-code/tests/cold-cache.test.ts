@@ -34,6 +34,7 @@ describe('a cold cache', () => {
     const entered = await submit($)
 
     expect(entered.text).toBe('go on')
+    expect(JSON.parse(world.runs[0].init.stdin).model).toBe('claude-opus-5-5')
     expect(world.questions.length).toBe(1)
     expect(world.questions[0]).toContain('1 h 12 min')
     expect(world.questions[0]).toContain('200,000 tokens anew (about $2.00 at list price)')

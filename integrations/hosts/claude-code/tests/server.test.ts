@@ -17,7 +17,7 @@ describe('the local server', () => {
     const sent = JSON.parse(world.fetches[0].init.body)
     expect(sent.messages.length).toBe(4)
     expect(sent.instructions).toBe('mind the rules')
-    expect(sent.model).toBe('claude-opus-5-5')
+    expect(sent.model).toBeUndefined()
   })
 
   const FAILURES: [string, ((e: any) => any) | undefined][] = [
