@@ -4,6 +4,8 @@
 
 /** Characters of an error that a notice quotes. */
 const MAX_WHY_CHARS = 300
+/** The reason that concerns everything the plugin does; it is said once for all of it. */
+export const NOT_INSTALLED = 'there is no program holdfast on the PATH; install Holdfast'
 
 export type Compacted = {
   messages: readonly { text?: unknown; handle?: unknown }[]
@@ -38,8 +40,10 @@ export function describeCompaction({ tokensBefore, tokensAfter, kept }: Compacte
   return `Holdfast compacted: ${sizes}; ${kept.messages} messages unchanged, ${kept.replaced} in the extract${open}.`
 }
 
+/** The reason in an error: of Holdfast's answer, or of Claude Code that could not start it. */
 export function describeError(error: unknown): string {
-  return (error instanceof Error ? error.message : String(error)).slice(0, MAX_WHY_CHARS)
+  const message = error instanceof Error ? error.message : String(error)
+  return message.includes('ENOENT') ? NOT_INSTALLED : message.slice(0, MAX_WHY_CHARS)
 }
 
 export function formatTokens(tokens: number): string {

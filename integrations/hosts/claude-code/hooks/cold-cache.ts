@@ -1,5 +1,5 @@
 import type { PromptSubmitInput, TurnCompleteInput } from 'claude-code'
-import { type Compacted, formatTokens } from './answer'
+import { type Compacted, formatShort } from './answer'
 
 /**
  * When the prompt cache of a long conversation has expired, and what the next prompt then costs.
@@ -27,6 +27,8 @@ export type CacheState = {
   isExpired: boolean
   /** Tokens of a resumed session, which has no response of its own yet. */
   resumedTokens?: number
+  /** What the engine says it costs to cache those again, in dollars. */
+  resumedPrice?: number
   /** Whether the person was told of this gap. */
   isTold: boolean
 }
@@ -47,6 +49,7 @@ export function noteAnswer(cache: CacheState, e: TurnCompleteInput, now: number)
   cache.isExpired = false
   cache.isTold = false
   cache.resumedTokens = undefined
+  cache.resumedPrice = undefined
   if ((e.usage.ephemeral_1h_input_tokens ?? 0) > 0) cache.lifetimeMs = ONE_HOUR_MS
   else if ((e.usage.ephemeral_5m_input_tokens ?? 0) > 0) cache.lifetimeMs = FIVE_MINUTES_MS
 }
@@ -56,6 +59,7 @@ export type ResumedSession = {
   seconds_since_last_response?: number
   context_tokens?: number
   prompt_cache_likely_expired?: boolean
+  estimated_cache_write_usd?: number
 }
 
 /** Note how old a resumed session is; the engine judges by the lifetime that it asks for. */
@@ -65,6 +69,7 @@ export function noteResume(cache: CacheState, e: ResumedSession, now: number): v
   cache.isExpired = e.prompt_cache_likely_expired === true
   cache.isTold = false
   cache.resumedTokens = e.context_tokens
+  cache.resumedPrice = e.estimated_cache_write_usd
   if (cache.isExpired && idleMs < ONE_HOUR_MS) cache.lifetimeMs = FIVE_MINUTES_MS
 }
 
@@ -90,14 +95,20 @@ export function describeColdCache(
   tokens: number,
   compacted: Compacted | undefined,
 ): string {
-  const prices = compacted?.cacheWritePrices
-  const price = prices && (cache.lifetimeMs === ONE_HOUR_MS ? prices.oneHour : prices.fiveMinutes)
+  const price = findPrice(cache, compacted)
   const told =
     `The prompt cache has expired (${formatDuration(idleMs)} without a request). ` +
-    `This prompt sends ${formatTokens(tokens)} tokens anew${formatPrice(tokens, price)}.`
+    `This prompt sends ${formatShort(tokens)} tokens anew${formatPrice(tokens, price)}.`
   if (compacted === undefined) return told
   const left = countTokensLeft(tokens, compacted)
-  return `${told} A compaction would leave ${formatTokens(left)}${formatPrice(left, price)}.`
+  return `${told} A compaction would leave ${formatShort(left)}${formatPrice(left, price)}.`
+}
+
+/** Dollars for a million tokens: the engine's own figure of a resumed session, else Holdfast's table. */
+function findPrice(cache: CacheState, compacted: Compacted | undefined): number | undefined {
+  if (cache.resumedTokens && cache.resumedPrice) return (cache.resumedPrice / cache.resumedTokens) * 1_000_000
+  const prices = compacted?.cacheWritePrices
+  return cache.lifetimeMs === ONE_HOUR_MS ? prices?.oneHour : prices?.fiveMinutes
 }
 
 function countTokensLeft(tokens: number, { tokensBefore, tokensAfter }: Compacted): number {

@@ -6,6 +6,7 @@ import {
   explainExit,
   formatShort,
   formatTokens,
+  NOT_INSTALLED,
   readAnswer,
 } from './answer'
 import { type CacheState, createCacheState, describeColdCache, findColdGap, isCompactionWorthIt, noteAnswer, noteResume } from './cold-cache'
@@ -37,8 +38,8 @@ const SEND = 'Send as it is'
 
 /** What is known of one session. */
 type Session = {
-  /** Reasons that were said already. */
-  saidReasons: Set<string>
+  /** Failures that were said already. */
+  saidLines: Set<string>
   isInteractive: boolean
   /** Whether Holdfast answered last time; unknown before the first time. */
   isHoldfastThere?: boolean
@@ -51,6 +52,8 @@ type Session = {
   /** Transcript files that have grown since they were imported. */
   grownPaths: Set<string>
   isRecordTimerSet: boolean
+  /** Whether the newest import succeeded. */
+  isRecorded: boolean
   compactions: number
   savedTokens: number
   /** What the last compaction did. */
@@ -64,12 +67,13 @@ type Session = {
 
 export const register: Register = (on, options) => {
   const session: Session = {
-    saidReasons: new Set(),
+    saidLines: new Set(),
     isInteractive: false,
     lookForServerAt: 0,
     isRecording: options.record !== false,
     grownPaths: new Set(),
     isRecordTimerSet: false,
+    isRecorded: false,
     compactions: 0,
     savedTokens: 0,
     lastCompaction: '',
@@ -98,7 +102,7 @@ export const register: Register = (on, options) => {
     } catch (error) {
       session.isHoldfastThere = false
       const why = describeError(error)
-      sayOnce($, session, why, `Holdfast did not compact (${why}); Claude Code writes its own summary instead.`)
+      sayFailure($, session, why, `Holdfast did not compact (${why}); Claude Code writes its own summary instead.`)
       return next(e)
     }
   }).catch(($, e, next) => next(e)) // also where the engine ends this hook, for example because it took too long
@@ -172,9 +176,11 @@ export const register: Register = (on, options) => {
   }).catch(($, e, next) => next(e))
 }
 
-function sayOnce($: EngineInterface, session: Session, why: string, line: string): void {
-  if (!session.saidReasons.has(why)) $.ui.log(line)
-  session.saidReasons.add(why)
+/** Say what Claude Code does without Holdfast, and why; each reason once. */
+function sayFailure($: EngineInterface, session: Session, why: string, line: string): void {
+  const said = why === NOT_INSTALLED ? `Claude Code goes on without Holdfast: ${why}.` : line
+  if (!session.saidLines.has(said)) $.ui.log(said)
+  session.saidLines.add(said)
 }
 
 // -- asking Holdfast ---------------------------------------------------------------------------------------------------
@@ -290,12 +296,17 @@ async function readModel($: EngineInterface): Promise<string | undefined> {
 /**
  * Compact, and meanwhile import the transcript into Holdfast's store if the model has recall to read it back with.
  *
- * The extract says which of the two it is: "recall reads back the rest", or the transcript file has it.
+ * The extract says which of the two it is: "recall reads back the rest", or the transcript file has it. Only the first
+ * import of a session is waited for; after that the newest rows follow in the background, long before a recall.
  */
 async function recordAndCompact($: EngineInterface, session: Session, e: SessionCompactInput): Promise<Compacted> {
   // A subagent's model does not know under which name its own transcript is stored, so nothing is promised to it.
   const canRecall = session.isRecording && e.agentId === undefined && (await hasRecall($))
   if (!canRecall) return askForCompaction($, session, e)
+  if (session.isRecorded) {
+    void recordNow($, session)
+    return askForCompaction($, session, e, true)
+  }
   const [isRecorded, compacted] = await Promise.all([recordNow($, session), askForCompaction($, session, e, true)])
   return isRecorded ? compacted : askForCompaction($, session, e)
 }
@@ -342,18 +353,15 @@ function recordSoon($: EngineInterface, session: Session, path: string | undefin
 
 async function recordGrownPaths($: EngineInterface, session: Session): Promise<void> {
   session.isRecordTimerSet = false
-  const why = await importTranscripts($, takeGrownPaths(session))
-  if (why === undefined) return
-  // What failed once fails again, and nobody wants to read of it every half minute.
-  session.isRecording = false
-  sayOnce($, session, why, `Holdfast does not record this session (${why}); it stays in Claude Code's transcript file.`)
+  await importTranscripts($, session)
 }
 
 /** Import the main conversation now; returns whether all of it is in the store. */
 async function recordNow($: EngineInterface, session: Session): Promise<boolean> {
   if (!session.transcriptPath) return false
   session.grownPaths.add(session.transcriptPath)
-  return (await importTranscripts($, takeGrownPaths(session))) === undefined
+  await importTranscripts($, session)
+  return session.isRecorded
 }
 
 /**
@@ -373,14 +381,19 @@ function takeGrownPaths(session: Session): string[] {
   return paths
 }
 
-/** Return why the transcripts could not be imported, or nothing if they are in the store. */
-async function importTranscripts($: EngineInterface, paths: readonly string[]): Promise<string | undefined> {
-  if (paths.length === 0) return undefined
+/** Import what has grown. What failed once fails again, so it is said once and not tried again in this session. */
+async function importTranscripts($: EngineInterface, session: Session): Promise<void> {
+  const paths = takeGrownPaths(session)
+  if (!session.isRecording || paths.length === 0) return
   try {
     const ran = await $.process.run(['holdfast', 'import', ...paths, '--json'], { timeoutMs: PROCESS_TIMEOUT_MS })
-    return ran.exitCode === 0 ? undefined : explainExit(ran.exitCode, ran.stderr)
+    if (ran.exitCode !== 0) throw new Error(explainExit(ran.exitCode, ran.stderr))
+    session.isRecorded = true
   } catch (error) {
-    return describeError(error)
+    session.isRecorded = false
+    session.isRecording = false
+    const why = describeError(error)
+    sayFailure($, session, why, `Holdfast does not record this session (${why}); it stays in Claude Code's transcript file.`)
   }
 }
 

@@ -37,8 +37,8 @@ describe('a cold cache', () => {
     expect(JSON.parse(world.runs[0].init.stdin).model).toBe('claude-opus-5-5')
     expect(world.questions.length).toBe(1)
     expect(world.questions[0]).toContain('1 h 12 min')
-    expect(world.questions[0]).toContain('200,000 tokens anew (about $2.00 at list price)')
-    expect(world.questions[0]).toContain('would leave 30,000 (about $0.30 at list price)')
+    expect(world.questions[0]).toContain('200k tokens anew (about $2.00 at list price)')
+    expect(world.questions[0]).toContain('would leave 30k (about $0.30 at list price)')
     expect(world.prompts).toEqual(['go on'])
   })
 
@@ -87,11 +87,12 @@ describe('a cold cache', () => {
       seconds_since_last_response: 3 * 24 * 3_600,
       context_tokens: 180_000,
       prompt_cache_likely_expired: true,
+      estimated_cache_write_usd: 0.9,
     })
     await submit($)
 
     expect(world.questions[0]).toContain('3 days')
-    expect(world.questions[0]).toContain('180,000 tokens anew')
+    expect(world.questions[0]).toContain('180k tokens anew (about $0.90')
   })
 
   test('where nobody can be asked it is said, and the prompt is sent', async ($: any, on: any) => {
@@ -101,7 +102,7 @@ describe('a cold cache', () => {
     await submit($, { origin: { kind: 'sdk' } })
 
     expect(world.questions).toEqual([])
-    expect(world.said[0]).toContain('200,000 tokens anew')
+    expect(world.said[0]).toContain('200k tokens anew')
     expect(world.prompts).toEqual(['go on'])
   })
 
@@ -122,7 +123,7 @@ describe('a cold cache', () => {
     await submit($)
 
     expect(world.said.length).toBe(1)
-    expect(world.said[0]).toContain('200,000 tokens anew.')
+    expect(world.said[0]).toContain('200k tokens anew.')
     expect(world.prompts).toEqual(['go on'])
   })
 

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'claude-code/testing'
-import { answer, answerBelow, MISSING, ran, startSession } from './fixtures/world'
+import { answer, answerBelow, compact, MISSING, ran, startSession } from './fixtures/world'
 
 const ENVELOPE = { session_id: 's', transcript_path: '/t.jsonl', cwd: '/' }
 const stop = ($: any) => $.classic.Stop({ ...ENVELOPE, hook_event_name: 'Stop', stop_hook_active: false })
@@ -64,8 +64,21 @@ describe('recording', () => {
     expect(world.runs.length).toBe(1)
   })
 
+  test('a Holdfast that is missing is missed once, for recording and compacting together', async ($: any, on: any) => {
+    const world = answerBelow(on, { run: () => MISSING })
+    await startSession($)
+    await stop($)
+    await world.elapse(30_000)
+    await compact($)
+    await compact($)
+
+    expect(world.ownSummaries).toBe(2)
+    expect(world.said).toEqual([
+      'Claude Code goes on without Holdfast: there is no program holdfast on the PATH; install Holdfast.',
+    ])
+  })
+
   const FAILURES: [string, () => any][] = [
-    ['Holdfast is not installed', () => MISSING],
     ['an old Holdfast', () => ran('', 2, "Error: No such option '--json'")],
     ['a store that cannot be written', () => ran('', 2, 'the store is full')],
   ]

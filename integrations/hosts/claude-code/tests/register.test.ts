@@ -52,7 +52,7 @@ describe('compaction', () => {
   })
 
   const FAILURES: [string, () => any, string][] = [
-    ['Holdfast is not installed', () => MISSING, 'ENOENT'],
+    ['Holdfast is not installed', () => MISSING, 'no program holdfast'],
     ['an old Holdfast', () => ran('', 2, 'Error: No such option: --stdin'), 'too old'],
     ['a crash in the middle', () => ran('{"messages": [', 0), 'another version'],
     ['a traceback', () => ran('', 1, 'Traceback\nValueError: no'), 'ValueError: no'],
@@ -118,6 +118,20 @@ describe('compaction', () => {
     const commands = world.runs.map(e => e.argv.slice(1).join(' ')).sort()
     expect(commands).toEqual(['compact --stdin', 'import /t.jsonl --json'])
     expect(JSON.parse(world.runs.find(e => e.init.stdin !== undefined).init.stdin).isRecorded).toBe(true)
+  })
+
+  test('a session that was imported before is not waited for: the newest rows follow', async ($: any, on: any) => {
+    let importing: Promise<any> | undefined
+    const run = (e: any) => (e.argv[1] === 'import' ? (importing ?? ran('[]')) : ran(answer(['d'])))
+    const world = answerBelow(on, { run, tools: RECALL })
+    await startSession($)
+    await compact($)
+    importing = new Promise(() => {})
+    const result = await compact($)
+
+    expect(result.messages.length).toBe(2)
+    expect(world.runs.filter(e => e.argv[1] === 'import').length).toBe(2)
+    expect(JSON.parse(world.runs.findLast(e => e.init.stdin !== undefined).init.stdin).isRecorded).toBe(true)
   })
 
   test('an import that fails costs a second run, and no promise is left that cannot be kept', async ($: any, on: any) => {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'claude-code/testing'
-import { answer, answerBelow, compact, ran } from './fixtures/world'
+import { answer, answerBelow, compact, ran, settle } from './fixtures/world'
 
 const served = (text: string, status = 200) => ({ value: { status, ok: status === 200, headers: {}, text } })
 
@@ -47,7 +47,7 @@ describe('the local server', () => {
   test('a server that hangs is waited for three seconds', async ($: any, on: any) => {
     const world = answerBelow(on, { run: () => ran(answer(['d'])), serve: () => new Promise(() => {}) })
     const compacting = compact($)
-    while (world.fetches.length === 0) await new Promise(resolve => setTimeout(resolve, 1))
+    while (world.fetches.length === 0) await settle()
     await world.elapse(3_000)
 
     expect((await compacting).messages.length).toBe(2)
