@@ -11,6 +11,8 @@ const FIVE_MINUTES_MS = 5 * 60_000
 const ONE_HOUR_MS = 60 * 60_000
 /** Told from this size on, unless the option `coldCacheTokens` says otherwise: at $5 a million tokens, 60 cents. */
 export const LEAST_COLD_TOKENS = 100_000
+/** Tokens of Claude Code's system prompt and tools (2.1.332), which no estimate of messages has. */
+const SETUP_TOKENS = 16_000
 /** A compaction is offered only if it leaves less than this share of the context. */
 const MAX_SHARE_LEFT = 0.7
 /** Where a prompt comes from that a person has just sent. */
@@ -81,6 +83,16 @@ export function findColdGap(cache: CacheState, e: PromptSubmitInput, now: number
   return cache.isExpired || idleMs > cache.lifetimeMs ? idleMs : undefined
 }
 
+/**
+ * Tokens of the context that a prompt sends.
+ *
+ * What the engine reports of a resumed session is its last response's, also if it was compacted after that.
+ */
+export function estimateContext(cache: CacheState, reportedTokens: number, compacted: Compacted | undefined): number {
+  if (cache.resumedTokens === undefined || compacted === undefined) return reportedTokens
+  return Math.min(reportedTokens, compacted.tokensBefore + SETUP_TOKENS)
+}
+
 /** Whether to ask for a compaction before the prompt: someone is there, it can be put back, and it is worth it. */
 export function isCompactionWorthIt(e: PromptSubmitInput, tokens: number, compacted: Compacted | undefined): boolean {
   // A prompt with pictures cannot be put back into the box.
@@ -99,7 +111,7 @@ export function describeColdCache(
   const told =
     `The prompt cache has expired (${formatDuration(idleMs)} without a request). ` +
     `This prompt sends ${formatShort(tokens)} tokens anew${formatPrice(tokens, price)}.`
-  if (compacted === undefined) return told
+  if (compacted === undefined || compacted.why) return told
   const left = countTokensLeft(tokens, compacted)
   return `${told} A compaction would leave ${formatShort(left)}${formatPrice(left, price)}.`
 }

@@ -9,7 +9,16 @@ import {
   NOT_INSTALLED,
   readAnswer,
 } from './answer'
-import { type CacheState, createCacheState, describeColdCache, findColdGap, isCompactionWorthIt, noteAnswer, noteResume } from './cold-cache'
+import {
+  type CacheState,
+  createCacheState,
+  describeColdCache,
+  estimateContext,
+  findColdGap,
+  isCompactionWorthIt,
+  noteAnswer,
+  noteResume,
+} from './cold-cache'
 import { restoreOwnMessages, stripMessage } from './messages'
 
 /**
@@ -88,6 +97,7 @@ export const register: Register = (on, options) => {
     }
     try {
       const compacted = await recordAndCompact($, session, e)
+      if (compacted.why) throw new Error(compacted.why)
       const messages = restoreOwnMessages(e.messages, compacted)
       const sizes = await measureContext($, compacted)
       session.isHoldfastThere = true
@@ -192,7 +202,7 @@ type CompactionRequest = Pick<SessionCompactInput, 'messages' | 'instructions'> 
 }
 
 /**
- * Return what Holdfast makes of a transcript; throws an Error with the reason if it makes nothing of it.
+ * Return what Holdfast makes of a transcript, also where it changes nothing; throws an Error if it gives no answer.
  *
  * A local server is asked if one runs, else a process is started. Both take the same JSON; the server saves the start.
  */
@@ -210,9 +220,7 @@ async function askForCompaction(
     instructions: request.instructions,
     isRecorded,
   })
-  const answer = (await askServer($, session, body)) ?? (await askProcess($, body))
-  if (answer.why) throw new Error(answer.why)
-  return answer
+  return (await askServer($, session, body)) ?? (await askProcess($, body))
 }
 
 /** Return the server's answer, or nothing if it has none: then the process decides, and says what is wrong. */
@@ -443,6 +451,7 @@ async function writeReport($: EngineInterface, session: Session): Promise<string
       if (tokens > 0) lines.push(`  ${name}: ${formatTokens(tokens)}`)
     }
     const answer = await askForCompaction($, session, { messages: await $.session.messages() })
+    if (answer.why) throw new Error(answer.why)
     const sizes = `${formatTokens(answer.tokensAfter)} of ${formatTokens(answer.tokensBefore)} tokens of messages`
     lines.push(`/compact would leave ${sizes}: an extract and the newest ${answer.kept.messages} messages.`)
   } catch (error) {
@@ -462,10 +471,12 @@ async function maySendPrompt($: EngineInterface, session: Session, e: PromptSubm
   const { cache } = session
   const idleMs = findColdGap(cache, e, await $.clock.now())
   if (idleMs === undefined) return true
-  const tokens = cache.resumedTokens ?? (await $.session.usage()).context.tokens ?? 0
-  if (tokens < cache.leastTokens) return true
+  const reportedTokens = cache.resumedTokens ?? (await $.session.usage()).context.tokens ?? 0
+  if (reportedTokens < cache.leastTokens) return true
   cache.isTold = true
   const compacted = await compactForComparison($, session)
+  const tokens = estimateContext(cache, reportedTokens, compacted)
+  if (tokens < cache.leastTokens) return true
   const told = describeColdCache(cache, idleMs, tokens, compacted)
   if (!isCompactionWorthIt(e, tokens, compacted)) {
     $.ui.log(told)

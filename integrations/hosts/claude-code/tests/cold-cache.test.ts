@@ -95,6 +95,22 @@ describe('a cold cache', () => {
     expect(world.questions[0]).toContain('180k tokens anew (about $0.90')
   })
 
+  test('a resumed session that was compacted after its last answer is as small as it is', async ($: any, on: any) => {
+    const small = answer(['d'], { tokensBefore: 18_000, tokensAfter: 18_000, why: 'it would not get smaller' })
+    const world = answerBelow(on, { run: () => ran(small), context: { window: 200_000 }, choose: () => 'Compact first' })
+    await startSession($, {
+      source: 'resume',
+      seconds_since_last_response: 3 * 24 * 3_600,
+      context_tokens: 180_000,
+      prompt_cache_likely_expired: true,
+    })
+    await submit($)
+
+    expect(world.questions).toEqual([])
+    expect(world.said).toEqual([])
+    expect(world.prompts).toEqual(['go on'])
+  })
+
   test('where nobody can be asked it is said, and the prompt is sent', async ($: any, on: any) => {
     const world = answerBelow(on, { run: () => ran(COMPACTED), context: CONTEXT })
     await finishTurn($)
