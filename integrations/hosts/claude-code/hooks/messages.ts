@@ -5,6 +5,24 @@ import type { Compacted } from './answer'
  * The engine's messages: what Holdfast reads of them, and what becomes of those that it keeps.
  */
 
+/** How a message begins that stands for older ones: Holdfast's extract, or Claude Code's own summary. */
+const COMPACTION_OPENINGS = [
+  'The conversation before this point was replaced by this extract',
+  'This session is being continued from a previous conversation',
+]
+
+/**
+ * The messages that the model sees, of those that `$.session.messages()` lists.
+ *
+ * In a terminal the list goes on after a compaction, with what it replaced still there (seen in 2.1.332).
+ */
+export function takeCurrentMessages(messages: readonly SessionMessage[]): readonly SessionMessage[] {
+  const start = messages.findLastIndex(
+    ({ role, text }) => role === 'user' && COMPACTION_OPENINGS.some(opening => text.startsWith(opening)),
+  )
+  return start < 0 ? messages : messages.slice(start)
+}
+
 /** What Holdfast reads of a message. The engine's structured results repeat the texts, and are the larger half. */
 export function stripMessage(message: SessionMessage): SessionMessage {
   return {

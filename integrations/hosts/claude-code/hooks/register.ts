@@ -19,7 +19,7 @@ import {
   noteAnswer,
   noteResume,
 } from './cold-cache'
-import { restoreOwnMessages, stripMessage } from './messages'
+import { restoreOwnMessages, stripMessage, takeCurrentMessages } from './messages'
 
 /**
  * The hooks of the plugin: compaction by Holdfast, recording, the status line, and a word before a cold cache.
@@ -67,6 +67,7 @@ type Session = {
   savedTokens: number
   /** What the last compaction did. */
   lastCompaction: string
+  isCompactionUnsaid: boolean
   contextTokens?: number
   window?: number
   /** What a compaction would leave, and at which size of the context that was estimated. */
@@ -86,6 +87,7 @@ export const register: Register = (on, options) => {
     compactions: 0,
     savedTokens: 0,
     lastCompaction: '',
+    isCompactionUnsaid: false,
     cache: createCacheState(options.coldCacheTokens),
   }
 
@@ -106,7 +108,7 @@ export const register: Register = (on, options) => {
       session.lastCompaction = describeCompaction(compacted)
       session.contextTokens = undefined
       session.estimate = undefined
-      $.ui.log(session.lastCompaction)
+      session.isCompactionUnsaid = true
       showStatus($, session)
       return { messages, ...sizes }
     } catch (error) {
@@ -166,6 +168,9 @@ export const register: Register = (on, options) => {
   }).catch(($, e, next) => next(e))
 
   on('classic.PostCompact', async ($, e, next) => {
+    // Only now, because a terminal is drawn anew when a compaction takes effect.
+    if (session.isCompactionUnsaid) $.ui.log(session.lastCompaction)
+    session.isCompactionUnsaid = false
     recordSoon($, session, e.transcript_path)
     return next(e)
   }).catch(($, e, next) => next(e))
@@ -415,7 +420,7 @@ function showStatus($: EngineInterface, session: Session): void {
   }
   if (session.estimate !== undefined) parts.push(`/compact leaves ${formatShort(session.estimate.leaves)}`)
   if (session.savedTokens > 0) parts.push(`${formatShort(session.savedTokens)} saved`)
-  if (parts.length > 0) $.ui.status(`holdfast: ${parts.join(' · ')}`)
+  if (parts.length > 0) $.ui.status(parts.join(' · '))
 }
 
 /**
@@ -429,7 +434,7 @@ async function updateEstimate($: EngineInterface, session: Session): Promise<voi
   if (estimate !== undefined && contextTokens < estimate.at + ESTIMATE_STEP_SHARE * window) return
   try {
     if (estimate !== undefined) estimate.at = contextTokens // no second estimate meanwhile
-    const { tokensBefore, tokensAfter } = await askForCompaction($, session, { messages: await $.session.messages() })
+    const { tokensBefore, tokensAfter } = await askForCompaction($, session, { messages: takeCurrentMessages(await $.session.messages()) })
     session.estimate = { leaves: Math.max(tokensAfter, contextTokens - (tokensBefore - tokensAfter)), at: contextTokens }
     showStatus($, session)
   } catch (error) {
@@ -450,7 +455,7 @@ async function writeReport($: EngineInterface, session: Session): Promise<string
     for (const { name, tokens } of context.breakdown?.categories ?? []) {
       if (tokens > 0) lines.push(`  ${name}: ${formatTokens(tokens)}`)
     }
-    const answer = await askForCompaction($, session, { messages: await $.session.messages() })
+    const answer = await askForCompaction($, session, { messages: takeCurrentMessages(await $.session.messages()) })
     if (answer.why) throw new Error(answer.why)
     const sizes = `${formatTokens(answer.tokensAfter)} of ${formatTokens(answer.tokensBefore)} tokens of messages`
     lines.push(`/compact would leave ${sizes}: an extract and the newest ${answer.kept.messages} messages.`)
@@ -497,7 +502,7 @@ async function maySendPrompt($: EngineInterface, session: Session, e: PromptSubm
 
 async function compactForComparison($: EngineInterface, session: Session): Promise<Compacted | undefined> {
   try {
-    return await askForCompaction($, session, { messages: await $.session.messages(), model: await readModel($) })
+    return await askForCompaction($, session, { messages: takeCurrentMessages(await $.session.messages()), model: await readModel($) })
   } catch (error) {
     $.ui.log(`nothing to compare with: ${describeError(error)}`, { to: 'debug' })
     return undefined
@@ -515,7 +520,8 @@ async function compactAndRestorePrompt($: EngineInterface, text: string): Promis
   } catch (error) {
     $.ui.log(`The conversation was not compacted (${describeError(error)}).`)
   }
-  const { isFilled } = await $.prompt.fill({ text, mode: 'insert' })
+  // In place of what is there: Claude Code 2.1.332 puts a dropped prompt back by itself.
+  const { isFilled } = await $.prompt.fill({ text, mode: 'replace' })
   // Where the box cannot be filled (a dialog is open), the prompt is sent rather than lost.
   if (!isFilled) await $.prompt.submit({ text, asUser: true })
 }

@@ -167,6 +167,15 @@ describe('compaction', () => {
     expect(text).toContain('2 compactions saved 1,200 tokens')
     expect(text).toContain('Context now: 5,000 of 200,000 tokens')
     expect(text).toContain('/compact would leave 300 of 900 tokens')
-    expect(world.status).toBe('holdfast: 1k saved')
+    expect(world.status).toBe('1k saved')
+  })
+
+  test('/holdfast reads what the model sees: not what an earlier compaction replaced', async ($: any, on: any) => {
+    const extract = 'The conversation before this point was replaced by this extract of it.'
+    const messages = [...MESSAGES, { role: 'user', text: extract, toolUses: [] }, MESSAGES[3]]
+    const world = answerBelow(on, { run: () => ran(answer([])), messages })
+    await $.command.run({ command: 'holdfast', args: '', origin: { kind: 'composer' } })
+
+    expect(JSON.parse(world.runs[0].init.stdin).messages.map((message: any) => message.text)).toEqual([extract, 'Done.'])
   })
 })

@@ -13,11 +13,11 @@ describe('the status line', () => {
     const world = answerBelow(on, { run })
     await start($)
     await measure($, 60_000)
-    expect(world.status).toBe('holdfast: 60k of 200k tokens')
+    expect(world.status).toBe('60k of 200k tokens')
     expect(world.runs).toEqual([])
     await measure($, 100_000)
 
-    expect(world.status).toBe('holdfast: 100k of 200k tokens · /compact leaves 20k')
+    expect(world.status).toBe('100k of 200k tokens · /compact leaves 20k')
   })
 
   test('the estimate is made again only when the context has grown by a tenth of the window', async ($: any, on: any) => {
@@ -34,7 +34,7 @@ describe('the status line', () => {
     await measure($, 150_000)
 
     expect(world.said).toEqual([])
-    expect(world.status).toBe('holdfast: 150k of 200k tokens')
+    expect(world.status).toBe('150k of 200k tokens')
   })
 
   test('nobody sees it in a run without a terminal, so nothing is estimated', async ($: any, on: any) => {
