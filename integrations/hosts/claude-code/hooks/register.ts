@@ -384,7 +384,7 @@ async function recordNow($: EngineInterface, session: Session): Promise<boolean>
  */
 async function recordAtEnd($: EngineInterface, session: Session): Promise<void> {
   const paths = takeGrownPaths(session)
-  if (!session.isRecording || paths.length === 0) return
+  if (paths.length === 0) return
   await $.process.run(['sh', '-c', 'holdfast import "$@" >/dev/null 2>&1 &', 'sh', ...paths])
 }
 

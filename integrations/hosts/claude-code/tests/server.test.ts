@@ -24,6 +24,7 @@ describe('the local server', () => {
     ['nobody listens', undefined],
     ['another server listens', () => served('<html>', 404)],
     ['the token is wrong', () => served('{"error": "auth"}', 401)],
+    ['a server that failed', () => served(answer(['d']), 500)],
     ['half an answer', () => served('{"messages": [')],
     ['an older version', () => served('{"messages": []}')],
   ]
