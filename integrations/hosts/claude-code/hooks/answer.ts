@@ -11,7 +11,14 @@ export type Compacted = {
   messages: readonly { text?: unknown; handle?: unknown }[]
   tokensBefore: number
   tokensAfter: number
-  kept: { messages: number; replaced: number; openItems: number }
+  kept: {
+    messages: number
+    replaced: number
+    toolCalls: number
+    userMessages: number
+    extractTokens: number
+    openItems: number
+  }
   /** Dollars for a million tokens written to the prompt cache; absent where the price of the model is not known. */
   cacheWritePrices?: { fiveMinutes: number; oneHour: number }
   why?: string
@@ -38,6 +45,13 @@ export function describeCompaction({ tokensBefore, tokensAfter, kept }: Compacte
   const sizes = `${formatTokens(tokensBefore)} → ${formatTokens(tokensAfter)} tokens of messages`
   const open = kept.openItems > 0 ? `, ${kept.openItems} open items named` : ''
   return `Holdfast compacted: ${sizes}; ${kept.messages} messages unchanged, ${kept.replaced} in the extract${open}.`
+}
+
+/** What is left of the messages, for /holdfast. */
+export function describeKept({ tokensAfter, kept }: Compacted): string {
+  const extract = `The extract has ${formatTokens(kept.extractTokens)} of the ${formatTokens(tokensAfter)} tokens`
+  const unchanged = `${kept.userMessages} messages of yours and ${kept.toolCalls} tool calls are unchanged`
+  return `${extract}; ${unchanged}. What it does not quote is in the transcript file, and in the store if it is recorded.`
 }
 
 /** The reason in an error: of Holdfast's answer, or of Claude Code that could not start it. */

@@ -3,6 +3,7 @@ import {
   type Compacted,
   describeCompaction,
   describeError,
+  describeKept,
   explainExit,
   formatShort,
   formatTokens,
@@ -67,6 +68,8 @@ type Session = {
   savedTokens: number
   /** What the last compaction did. */
   lastCompaction: string
+  /** What it kept. */
+  lastKept: string
   isCompactionUnsaid: boolean
   contextTokens?: number
   window?: number
@@ -87,6 +90,7 @@ export const register: Register = (on, options) => {
     compactions: 0,
     savedTokens: 0,
     lastCompaction: '',
+    lastKept: '',
     isCompactionUnsaid: false,
     cache: createCacheState(options.coldCacheTokens),
   }
@@ -106,6 +110,7 @@ export const register: Register = (on, options) => {
       session.compactions += 1
       session.savedTokens += compacted.tokensBefore - compacted.tokensAfter
       session.lastCompaction = describeCompaction(compacted)
+      session.lastKept = describeKept(compacted)
       session.contextTokens = undefined
       session.estimate = undefined
       session.isCompactionUnsaid = true
@@ -434,8 +439,10 @@ async function updateEstimate($: EngineInterface, session: Session): Promise<voi
   if (estimate !== undefined && contextTokens < estimate.at + ESTIMATE_STEP_SHARE * window) return
   try {
     if (estimate !== undefined) estimate.at = contextTokens // no second estimate meanwhile
-    const { tokensBefore, tokensAfter } = await askForCompaction($, session, { messages: takeCurrentMessages(await $.session.messages()) })
-    session.estimate = { leaves: Math.max(tokensAfter, contextTokens - (tokensBefore - tokensAfter)), at: contextTokens }
+    const messages = takeCurrentMessages(await $.session.messages())
+    const { tokensBefore, tokensAfter } = await askForCompaction($, session, { messages })
+    const leaves = Math.max(tokensAfter, contextTokens - (tokensBefore - tokensAfter))
+    session.estimate = { leaves, at: contextTokens }
     showStatus($, session)
   } catch (error) {
     $.ui.log(`no estimate: ${describeError(error)}`, { to: 'debug' })
@@ -444,8 +451,8 @@ async function updateEstimate($: EngineInterface, session: Session): Promise<voi
 
 /** The text of /holdfast. */
 async function writeReport($: EngineInterface, session: Session): Promise<string> {
-  const { compactions, savedTokens, lastCompaction } = session
-  const lines = [compactions === 0 ? 'No compaction by Holdfast in this session yet.' : lastCompaction]
+  const { compactions, savedTokens, lastCompaction, lastKept } = session
+  const lines = compactions === 0 ? ['No compaction by Holdfast in this session yet.'] : [lastCompaction, lastKept]
   if (compactions > 1) lines.push(`${compactions} compactions saved ${formatTokens(savedTokens)} tokens.`)
   try {
     const { context } = await $.session.usage({ breakdown: 'summary' })
@@ -455,7 +462,8 @@ async function writeReport($: EngineInterface, session: Session): Promise<string
     for (const { name, tokens } of context.breakdown?.categories ?? []) {
       if (tokens > 0) lines.push(`  ${name}: ${formatTokens(tokens)}`)
     }
-    const answer = await askForCompaction($, session, { messages: takeCurrentMessages(await $.session.messages()) })
+    const messages = takeCurrentMessages(await $.session.messages())
+    const answer = await askForCompaction($, session, { messages })
     if (answer.why) throw new Error(answer.why)
     const sizes = `${formatTokens(answer.tokensAfter)} of ${formatTokens(answer.tokensBefore)} tokens of messages`
     lines.push(`/compact would leave ${sizes}: an extract and the newest ${answer.kept.messages} messages.`)
@@ -502,7 +510,8 @@ async function maySendPrompt($: EngineInterface, session: Session, e: PromptSubm
 
 async function compactForComparison($: EngineInterface, session: Session): Promise<Compacted | undefined> {
   try {
-    return await askForCompaction($, session, { messages: takeCurrentMessages(await $.session.messages()), model: await readModel($) })
+    const messages = takeCurrentMessages(await $.session.messages())
+    return await askForCompaction($, session, { messages, model: await readModel($) })
   } catch (error) {
     $.ui.log(`nothing to compare with: ${describeError(error)}`, { to: 'debug' })
     return undefined

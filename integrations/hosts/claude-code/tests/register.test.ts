@@ -164,6 +164,7 @@ describe('compaction', () => {
 
     const { text } = await ask()
     expect(text).toContain('900 → 300 tokens')
+    expect(text).toContain('The extract has 200 of the 300 tokens; 2 messages of yours and 1 tool calls are unchanged')
     expect(text).toContain('2 compactions saved 1,200 tokens')
     expect(text).toContain('Context now: 5,000 of 200,000 tokens')
     expect(text).toContain('/compact would leave 300 of 900 tokens')
