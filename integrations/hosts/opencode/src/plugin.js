@@ -1,0 +1,203 @@
+/**
+ * Holdfast in opencode: before each request, `POST /v1/plan` of a running `holdfast serve` says what to show.
+ *
+ * Only the request changes; opencode's stored history stays whole. Whatever goes wrong, opencode goes on with its own
+ * messages, and says so once.
+ */
+
+import { createNotices } from './notices.js'
+import { canRecall, createRecallTool } from './recall.js'
+import { askHoldfast, NoAnswer } from './server.js'
+import { showMessages, UnusableAnswer, writeTranscript } from './transcript.js'
+import { computeWindow, createLimitReader } from './window.js'
+
+/** Tokens of system prompt and tools until an answer of the provider says how many: those of opencode 1.18.33. */
+const DEFAULT_SETUP_TOKENS = 12_000
+/** How long nothing is asked after an answer took too long, so that not every request waits for it. */
+const PAUSE_MS = 60_000
+/** Ends the extract that opencode's own compaction summarizes. */
+const SUMMARY_ADVICE = "Carry this extract's rules and words of the user, and what is still open, into the summary word for word."
+
+/**
+ * @typedef {import('./transcript.js').HostMessage} HostMessage
+ * @typedef {import('./transcript.js').AnswerRow} AnswerRow
+ *
+ * @typedef {object} Session What is remembered of a session.
+ * @property {number} setupTokens Tokens of system prompt and tools.
+ * @property {boolean} isRecallable Whether the tool can read this session back.
+ * @property {string} [key] The session's name in Holdfast's store.
+ * @property {Shown} [shown] What the newest request showed.
+ *
+ * @typedef {object} Shown
+ * @property {string[]} handles The handles of the transcript.
+ * @property {AnswerRow[]} rows Holdfast's answer to it.
+ * @property {number} tokens Holdfast's estimate of these rows.
+ * @property {string} newestId The id of the newest message.
+ */
+
+/** @param {Record<string, any>} input What opencode gives a plugin. */
+async function createHooks({ client }) {
+  /** @type {Map<string, Session>} */
+  const sessions = new Map()
+  /** Sessions whose messages come next for opencode's own compaction. @type {Set<string>} */
+  const compactingSessions = new Set()
+  const { say, sayOnce } = createNotices(client)
+  const readLimit = createLimitReader(client)
+  /** @type {number | undefined} */
+  let reservedTokens
+  let pausedUntil = 0
+
+  /** @param {string} path @param {object} body */
+  async function ask(path, body) {
+    if (Date.now() < pausedUntil) throw new NoAnswer('its last answer took too long; see `holdfast doctor`')
+    try {
+      return await askHoldfast(path, body)
+    } catch (error) {
+      if (error.isLate) pausedUntil = Date.now() + PAUSE_MS
+      throw error
+    }
+  }
+
+  /** What the next request shows of `messages`. @param {HostMessage[]} messages */
+  async function planRequest(messages) {
+    const transcript = writeTranscript(messages)
+    if (transcript.length === 0) return messages
+    const { sessionID } = messages[0].info
+    const session = sessions.get(sessionID) ?? { setupTokens: DEFAULT_SETUP_TOKENS, isRecallable: false }
+    sessions.set(sessionID, session)
+    measureSetup(session, messages)
+    const handles = transcript.map(({ handle }) => handle)
+    try {
+      const model = findModel(messages)
+      const answer = await ask('/v1/plan', {
+        client: 'opencode',
+        session: sessionID,
+        messages: transcript,
+        model: model?.modelID,
+        window: computeWindow(await readLimit(model), reservedTokens),
+        setupTokens: session.setupTokens,
+        isRecallable: session.isRecallable,
+        force: wasRefusedForLength(messages),
+      })
+      const shownMessages = showMessages(messages, answer.messages)
+      session.shown = { handles, rows: answer.messages, tokens: answer.tokensAfter, newestId: messages.at(-1).info.id }
+      if (session.key === undefined && answer.sessionKey) noteStored(session, answer.sessionKey)
+      if (answer.isCompacted) say(describeCompaction(answer), 'info')
+      for (const notice of answer.notices ?? []) sayOnce(`Holdfast: ${notice}`)
+      return shownMessages
+    } catch (error) {
+      sayOnce(describeFailure(error, 'opencode goes on without it'))
+      return showAsBefore(session, messages, handles)
+    }
+  }
+
+  /** From now on the session can be read back, if the tool's program reads the server's store. */
+  async function noteStored(session, key) {
+    session.key = key
+    session.isRecallable = await canRecall(key)
+  }
+
+  /** What opencode's own compaction summarizes: an extract in place of the older messages. */
+  async function extractOlder(messages) {
+    const transcript = writeTranscript(messages)
+    if (transcript.length === 0) return messages
+    try {
+      const window = computeWindow(await readLimit(findModel(messages)), reservedTokens)
+      const answer = await ask('/v1/compact', { messages: transcript, window })
+      if (answer.why) return messages
+      // What is kept comes back as it went, so only its handle counts.
+      const rows = answer.messages.map(({ handle, role, text }) =>
+        handle === undefined ? { role, text: `${text}\n\n${SUMMARY_ADVICE}` } : { handle },
+      )
+      return showMessages(messages, rows)
+    } catch (error) {
+      sayOnce(describeFailure(error, 'opencode writes its summary without it'))
+      return messages
+    }
+  }
+
+  return {
+    config: async config => {
+      reservedTokens = config.compaction?.reserved
+    },
+    'experimental.session.compacting': async ({ sessionID }) => {
+      compactingSessions.add(sessionID)
+    },
+    'experimental.chat.messages.transform': async (_, { messages }) => {
+      const isCompaction = compactingSessions.delete(messages[0]?.info.sessionID)
+      if (messages.length === 0) return
+      try {
+        const shown = await (isCompaction ? extractOlder(messages) : planRequest(messages))
+        // opencode reads this array, and nothing that would be put in its place.
+        messages.splice(0, messages.length, ...shown)
+      } catch (error) {
+        // An error would end the user's session.
+        sayOnce(describeFailure(error, 'opencode goes on without it'))
+      }
+    },
+    tool: { recall: createRecallTool(sessionID => sessions.get(sessionID)?.key) },
+  }
+}
+
+/**
+ * Learn the tokens of system prompt and tools from what the provider counted for the request that was shown last.
+ *
+ * @param {Session} session
+ * @param {HostMessage[]} messages
+ */
+function measureSetup(session, messages) {
+  const { shown } = session
+  if (shown === undefined) return
+  const position = messages.findIndex(({ info }) => info.id === shown.newestId)
+  const answer = messages.slice(position + 1).find(({ info }) => info.role === 'assistant' && !info.summary)
+  const { input = 0, cache } = answer?.info.tokens ?? {}
+  const requestTokens = input + (cache?.read ?? 0) + (cache?.write ?? 0)
+  if (position >= 0 && requestTokens > 0) session.setupTokens = Math.max(0, requestTokens - shown.tokens)
+}
+
+/**
+ * What Holdfast decided last still holds for the messages that it was asked about, so that a server that restarts
+ * costs neither the prompt cache nor the window.
+ *
+ * @param {Session} session
+ * @param {HostMessage[]} messages
+ * @param {string[]} handles
+ */
+function showAsBefore({ shown }, messages, handles) {
+  if (shown === undefined || !shown.handles.every((handle, index) => handle === handles[index])) return messages
+  const newRows = handles.slice(shown.handles.length).map(handle => ({ handle }))
+  try {
+    return showMessages(messages, [...shown.rows, ...newRows])
+  } catch {
+    return messages
+  }
+}
+
+/** @param {HostMessage[]} messages */
+function findModel(messages) {
+  return messages.findLast(({ info }) => info.role === 'user')?.info.model
+}
+
+/** Whether the newest request was refused and opencode did not compact, because it must not. @param {HostMessage[]} messages */
+function wasRefusedForLength(messages) {
+  return messages.findLast(({ info }) => info.role === 'assistant')?.info.error?.name === 'ContextOverflowError'
+}
+
+/** @param {{ tokensBefore: number, tokensAfter: number }} answer */
+function describeCompaction({ tokensBefore, tokensAfter }) {
+  return `Holdfast compacted: ${format(tokensBefore)} → ${format(tokensAfter)} tokens of messages.`
+}
+
+/** @param {unknown} error @param {string} consequence */
+function describeFailure(error, consequence) {
+  const isExplained = error instanceof NoAnswer || error instanceof UnusableAnswer
+  const why = isExplained ? error.message : `the plugin failed: ${error}; update Holdfast and the plugin`
+  return `Holdfast does not help here (${why}); ${consequence}.`
+}
+
+/** @param {number} number */
+function format(number) {
+  return number.toLocaleString('en-US')
+}
+
+export default { id: 'holdfast', server: createHooks }
