@@ -6,7 +6,7 @@
  */
 
 import { createNotices } from './notices.js'
-import { canRecall, createRecallTool } from './recall.js'
+import { recallTool } from './recall.js'
 import { askHoldfast, NoAnswer } from './server.js'
 import { showMessages, UnusableAnswer, writeTranscript } from './transcript.js'
 import { computeWindow, createLimitReader } from './window.js'
@@ -24,8 +24,6 @@ const SUMMARY_ADVICE = "Carry this extract's rules and words of the user, and wh
  *
  * @typedef {object} Session What is remembered of a session.
  * @property {number} setupTokens Tokens of system prompt and tools.
- * @property {boolean} isRecallable Whether the tool can read this session back.
- * @property {string} [key] The session's name in Holdfast's store.
  * @property {Shown} [shown] What the newest request showed.
  *
  * @typedef {object} Shown
@@ -63,7 +61,7 @@ async function createHooks({ client }) {
     const transcript = writeTranscript(messages)
     if (transcript.length === 0) return messages
     const { sessionID } = messages[0].info
-    const session = sessions.get(sessionID) ?? { setupTokens: DEFAULT_SETUP_TOKENS, isRecallable: false }
+    const session = sessions.get(sessionID) ?? { setupTokens: DEFAULT_SETUP_TOKENS }
     sessions.set(sessionID, session)
     measureSetup(session, messages)
     const handles = transcript.map(({ handle }) => handle)
@@ -76,12 +74,11 @@ async function createHooks({ client }) {
         model: model?.modelID,
         window: computeWindow(await readLimit(model), reservedTokens),
         setupTokens: session.setupTokens,
-        isRecallable: session.isRecallable,
+        isRecallable: true,
         force: wasRefusedForLength(messages),
       })
       const shownMessages = showMessages(messages, answer.messages)
       session.shown = { handles, rows: answer.messages, tokens: answer.tokensAfter, newestId: messages.at(-1).info.id }
-      if (session.key === undefined && answer.sessionKey) noteStored(session, answer.sessionKey)
       if (answer.isCompacted) say(describeCompaction(answer), 'info')
       for (const notice of answer.notices ?? []) sayOnce(`Holdfast: ${notice}`)
       return shownMessages
@@ -91,19 +88,14 @@ async function createHooks({ client }) {
     }
   }
 
-  /** From now on the session can be read back, if the tool's program reads the server's store. */
-  async function noteStored(session, key) {
-    session.key = key
-    session.isRecallable = await canRecall(key)
-  }
-
   /** What opencode's own compaction summarizes: an extract in place of the older messages. */
   async function extractOlder(messages) {
     const transcript = writeTranscript(messages)
     if (transcript.length === 0) return messages
     try {
       const window = computeWindow(await readLimit(findModel(messages)), reservedTokens)
-      const answer = await ask('/v1/compact', { messages: transcript, window })
+      const isRecorded = sessions.has(messages[0].info.sessionID)
+      const answer = await ask('/v1/compact', { messages: transcript, window, isRecorded })
       if (answer.why) return messages
       // What is kept comes back as it went, so only its handle counts.
       const rows = answer.messages.map(({ handle, role, text }) =>
@@ -135,7 +127,7 @@ async function createHooks({ client }) {
         sayOnce(describeFailure(error, 'opencode goes on without it'))
       }
     },
-    tool: { recall: createRecallTool(sessionID => sessions.get(sessionID)?.key) },
+    tool: { recall: recallTool },
   }
 }
 

@@ -1,65 +1,37 @@
-/** The tool with which the model reads back what its requests no longer show. `holdfast recall` does the work. */
+/** The tool with which the model reads back what its requests no longer show. */
 
-import { execFile } from 'node:child_process'
+import { askHoldfast } from './server.js'
 
-/** How long a search of a long session may take. */
-const TIMEOUT_MS = 30_000
-const MAX_BYTES = 64 * 1024 * 1024
+const DESCRIPTION = `Reads back text of this conversation that is no longer shown: tool results that were replaced by a \
+preview or cleared, messages that were summarized, anything that was said earlier. Nothing was lost. With id: a page of \
+that text. With id and lines or chars: that range. With id and search: the lines of it that match. With search alone: \
+finds messages in the whole history, with their ids. With nothing: lists the texts that were stored away.`
 
-const DESCRIPTION = `Reads back texts of this conversation that are shown as a preview, a placeholder or a summary. \
-Nothing was lost. With id: that text, or the message with that id. With search and no id: the messages that have these \
-words. With neither: the list of texts stored away.`
+export const recallTool = {
+  description: DESCRIPTION,
+  // opencode declares all arguments as required, so each says what stands for "not given".
+  args: {
+    id: { type: 'string', description: 'The id from a preview, a notice or a search; empty for none.' },
+    lines: { type: 'string', description: 'Only these lines, counted from 1, the last included: "12-480"; empty for all.' },
+    chars: { type: 'string', description: 'Only these characters, counted from 0, the last excluded: "0-4000"; empty for all.' },
+    search: { type: 'string', description: 'Words to look for: a|b finds either, a.*b both on one line; empty for none.' },
+    page: { type: 'integer', description: 'Which page, counted from 1.' },
+  },
 
-/**
- * Return the tool `recall` of opencode.
- *
- * @param {(sessionID: string) => string | undefined} getKey The session's name in Holdfast's store.
- */
-export function createRecallTool(getKey) {
-  return {
-    description: DESCRIPTION,
-    // opencode declares all of them as required.
-    args: {
-      id: { type: 'string', description: 'The id in a preview, a notice or a search result; empty for none.' },
-      lines: { type: 'string', description: 'Only these lines of the text, such as "12-480"; empty for all.' },
-      chars: { type: 'string', description: 'Only these characters of the text, such as "0-4000"; empty for all.' },
-      search: { type: 'string', description: 'Only lines, or messages, with these words; empty for all.' },
-    },
-    /** @param {Record<string, string>} args @param {Record<string, any>} context */
-    async execute(args, { sessionID, abort }) {
-      const key = getKey(sessionID)
-      if (key === undefined) return 'Nothing of this conversation is stored, so all of it is shown.'
-      const { isFine, output } = await runRecall(writeArguments(key, args), abort)
-      return isFine ? output : `recall failed: ${output}`
-    },
-  }
+  /** @param {Record<string, any>} args @param {{ sessionID: string }} context */
+  async execute({ id, lines, chars, search, page }, { sessionID }) {
+    const place = { client: 'opencode', session: sessionID }
+    try {
+      const call = { ...place, id: writeText(id), lines: writeText(lines), chars: writeText(chars), search: writeText(search) }
+      const { text } = await askHoldfast('/v1/recall', { ...call, page: Number.isInteger(page) && page > 0 ? page : 1 }, 'text')
+      return text
+    } catch (error) {
+      return `Nothing can be read back now: ${error instanceof Error ? error.message : error}`
+    }
+  },
 }
 
-/**
- * Return whether `holdfast` is installed and reads the store in which the server keeps the session `key`.
- *
- * @param {string} key
- */
-export async function canRecall(key) {
-  return (await runRecall([key, '--json'])).isFine
-}
-
-/** @param {string} key @param {Record<string, string>} args */
-function writeArguments(key, { id, lines, chars, search }) {
-  const options = Object.entries({ lines, chars, search }).filter(([, value]) => value)
-  return [...options.map(([name, value]) => `--${name}=${value}`), '--', key, ...(id ? [id] : [])]
-}
-
-/**
- * @param {string[]} args
- * @param {AbortSignal} [signal]
- * @returns {Promise<{ isFine: boolean, output: string }>}
- */
-function runRecall(args, signal) {
-  return new Promise(resolve => {
-    const options = { timeout: TIMEOUT_MS, maxBuffer: MAX_BYTES, signal }
-    execFile('holdfast', ['recall', ...args], options, (error, stdout, stderr) => {
-      resolve({ isFine: !error, output: error ? stderr.trim() || error.message : stdout })
-    })
-  })
+/** Models leave arguments out, and write ids of digits as numbers. @param {unknown} value */
+function writeText(value) {
+  return value === undefined || value === null ? '' : String(value)
 }

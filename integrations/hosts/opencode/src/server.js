@@ -4,49 +4,50 @@ const DEFAULT_URL = 'http://127.0.0.1:8642'
 /** How long an answer may take. The largest sessions need a few seconds when they are seen for the first time. */
 const TIMEOUT_MS = 15_000
 
-/** Holdfast gave no answer; the message says why and what to do, for the user. */
+/** Holdfast gave no answer that can be used; the message says why and what to do, for the user. */
 export class NoAnswer extends Error {
   /** Whether it took too long. */
   isLate = false
 }
 
 /**
- * Return the answer of the route `path` to `body`. Throws `NoAnswer` for everything else.
+ * Return the answer of the route `path` to `body`, which has the field `field`. Throws `NoAnswer` for anything else.
  *
  * @param {string} path
  * @param {object} body
- * @param {{ env?: Record<string, string | undefined>, timeoutMs?: number }} [settings]
+ * @param {string} [field]
+ * @param {number} [timeoutMs]
  * @returns {Promise<Record<string, any>>}
  */
-export async function askHoldfast(path, body, { env = process.env, timeoutMs = TIMEOUT_MS } = {}) {
-  const url = (env.HOLDFAST_URL || DEFAULT_URL).replace(/\/+$/, '')
-  const headers = { 'content-type': 'application/json', ...(env.HOLDFAST_TOKEN && { 'x-holdfast-token': env.HOLDFAST_TOKEN }) }
-  let status, text
+export async function askHoldfast(path, body, field = 'messages', timeoutMs = TIMEOUT_MS) {
+  const { HOLDFAST_URL, HOLDFAST_TOKEN } = process.env
+  const url = (HOLDFAST_URL || DEFAULT_URL).replace(/\/+$/, '')
+  const headers = { 'content-type': 'application/json', ...(HOLDFAST_TOKEN && { 'x-holdfast-token': HOLDFAST_TOKEN }) }
+  const request = { method: 'POST', headers, body: JSON.stringify(body), signal: AbortSignal.timeout(timeoutMs) }
+  const { status, text } = await send(url, path, request, timeoutMs)
+  const answer = parseJson(text)
+  if (status === 401) throw new NoAnswer(`${url} wants a token; set HOLDFAST_TOKEN as for the server`)
+  if (status === 404 || status === 405) throw new NoAnswer(`${url} has no ${path}; update Holdfast`)
+  if (status !== 200) throw new NoAnswer(`${url} answers ${status}${describeError(answer)}; see \`holdfast doctor\``)
+  if (answer?.[field] === undefined) throw new NoAnswer(`${url} answers in another form; update Holdfast and the plugin`)
+  return answer
+}
+
+/** @param {string} url @param {string} path @param {RequestInit} request @param {number} timeoutMs */
+async function send(url, path, request, timeoutMs) {
   try {
-    const response = await fetch(url + path, {
-      method: 'POST',
-      headers,
-      body: JSON.stringify(body),
-      signal: AbortSignal.timeout(timeoutMs),
-    })
-    status = response.status
-    text = await response.text()
+    const response = await fetch(url + path, request)
+    return { status: response.status, text: await response.text() }
   } catch (error) {
     if (error?.name !== 'TimeoutError') throw new NoAnswer(`nothing answers at ${url}; start \`holdfast serve\`, or set HOLDFAST_URL`)
     const late = new NoAnswer(`no answer from ${url} in ${timeoutMs / 1000} s; see \`holdfast doctor\``)
     late.isLate = true
     throw late
   }
-  const answer = parseObject(text)
-  if (status === 404) throw new NoAnswer(`${url} has no ${path}; update Holdfast`)
-  if (status === 401 || status === 403) throw new NoAnswer(`${url} refuses this client; set HOLDFAST_TOKEN as the server has it`)
-  if (status !== 200) throw new NoAnswer(`${url} answers ${status}${describeError(answer)}; see \`holdfast doctor\``)
-  if (!Array.isArray(answer?.messages)) throw new NoAnswer(`${url} answers in another form; update Holdfast and the plugin`)
-  return answer
 }
 
 /** @param {string} text */
-function parseObject(text) {
+function parseJson(text) {
   try {
     return JSON.parse(text)
   } catch {
@@ -57,5 +58,5 @@ function parseObject(text) {
 /** @param {Record<string, any> | undefined} answer */
 function describeError(answer) {
   const { path, why } = answer?.error ?? {}
-  return why ? ` (${[path, why].filter(Boolean).join(': ').slice(0, 200)})` : ''
+  return why ? ` (${path}: ${String(why).slice(0, 200)})` : ''
 }
