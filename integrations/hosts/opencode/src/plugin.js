@@ -8,11 +8,11 @@
 import { createNotices } from './notices.js'
 import { recallTool } from './recall.js'
 import { askHoldfast, NoAnswer } from './server.js'
-import { showMessages, UnusableAnswer, writeTranscript } from './transcript.js'
+import { estimateTokens, showMessages, UnusableAnswer, writeTranscript } from './transcript.js'
 import { computeWindow, createLimitReader } from './window.js'
 
-/** Tokens of system prompt and tools until an answer of the provider says how many: those of opencode 1.18.33. */
-const DEFAULT_SETUP_TOKENS = 12_000
+/** Tokens of system prompt and tools until an answer of the provider says how many: about those of opencode 1.18.33. */
+const DEFAULT_SETUP_TOKENS = 8_000
 /** How long nothing is asked after an answer took too long, so that not every request waits for it. */
 const PAUSE_MS = 60_000
 /** Ends the extract that opencode's own compaction summarizes. */
@@ -22,21 +22,18 @@ const SUMMARY_ADVICE = "Carry this extract's rules and words of the user, and wh
  * @typedef {import('./transcript.js').HostMessage} HostMessage
  * @typedef {import('./transcript.js').AnswerRow} AnswerRow
  *
- * @typedef {object} Session What is remembered of a session.
- * @property {number} setupTokens Tokens of system prompt and tools.
- * @property {Shown} [shown] What the newest request showed.
- *
- * @typedef {object} Shown
+ * @typedef {object} LastAnswer
  * @property {string[]} handles The handles of the transcript.
  * @property {AnswerRow[]} rows Holdfast's answer to it.
- * @property {number} tokens Holdfast's estimate of these rows.
- * @property {string} newestId The id of the newest message.
  */
 
-/** @param {Record<string, any>} input What opencode gives a plugin. */
-async function createHooks({ client }) {
-  /** @type {Map<string, Session>} */
-  const sessions = new Map()
+/**
+ * @param {Record<string, any>} input What opencode gives a plugin.
+ * @param {{ timeoutMs?: number }} [options] What the user's configuration gives it.
+ */
+async function createHooks({ client }, { timeoutMs } = {}) {
+  /** The newest answer for each session. @type {Map<string, LastAnswer>} */
+  const lastAnswers = new Map()
   /** Sessions whose messages come next for opencode's own compaction. @type {Set<string>} */
   const compactingSessions = new Set()
   const { say, sayOnce } = createNotices(client)
@@ -49,7 +46,7 @@ async function createHooks({ client }) {
   async function ask(path, body) {
     if (Date.now() < pausedUntil) throw new NoAnswer('its last answer took too long; see `holdfast doctor`')
     try {
-      return await askHoldfast(path, body)
+      return await askHoldfast(path, body, 'messages', timeoutMs)
     } catch (error) {
       if (error.isLate) pausedUntil = Date.now() + PAUSE_MS
       throw error
@@ -61,9 +58,6 @@ async function createHooks({ client }) {
     const transcript = writeTranscript(messages)
     if (transcript.length === 0) return messages
     const { sessionID } = messages[0].info
-    const session = sessions.get(sessionID) ?? { setupTokens: DEFAULT_SETUP_TOKENS }
-    sessions.set(sessionID, session)
-    measureSetup(session, messages)
     const handles = transcript.map(({ handle }) => handle)
     try {
       const model = findModel(messages)
@@ -73,18 +67,18 @@ async function createHooks({ client }) {
         messages: transcript,
         model: model?.modelID,
         window: computeWindow(await readLimit(model), reservedTokens),
-        setupTokens: session.setupTokens,
+        setupTokens: measureSetup(messages) ?? DEFAULT_SETUP_TOKENS,
         isRecallable: true,
         force: wasRefusedForLength(messages),
       })
       const shownMessages = showMessages(messages, answer.messages)
-      session.shown = { handles, rows: answer.messages, tokens: answer.tokensAfter, newestId: messages.at(-1).info.id }
+      lastAnswers.set(sessionID, { handles, rows: answer.messages })
       if (answer.isCompacted) say(describeCompaction(answer), 'info')
       for (const notice of answer.notices ?? []) sayOnce(`Holdfast: ${notice}`)
       return shownMessages
     } catch (error) {
       sayOnce(describeFailure(error, 'opencode goes on without it'))
-      return showAsBefore(session, messages, handles)
+      return showAsBefore(lastAnswers.get(sessionID), messages, handles)
     }
   }
 
@@ -94,7 +88,7 @@ async function createHooks({ client }) {
     if (transcript.length === 0) return messages
     try {
       const window = computeWindow(await readLimit(findModel(messages)), reservedTokens)
-      const isRecorded = sessions.has(messages[0].info.sessionID)
+      const isRecorded = lastAnswers.has(messages[0].info.sessionID)
       const answer = await ask('/v1/compact', { messages: transcript, window, isRecorded })
       if (answer.why) return messages
       // What is kept comes back as it went, so only its handle counts.
@@ -132,34 +126,48 @@ async function createHooks({ client }) {
 }
 
 /**
- * Learn the tokens of system prompt and tools from what the provider counted for the request that was shown last.
+ * Return the tokens of system prompt and tools: what the provider counted for the first request, less its messages.
+ * Undefined where that cannot be said.
  *
- * @param {Session} session
+ * Of the first request and not of the newest, because Holdfast takes another number for another system prompt, which
+ * would have cost the prompt cache.
+ *
  * @param {HostMessage[]} messages
  */
-function measureSetup(session, messages) {
-  const { shown } = session
-  if (shown === undefined) return
-  const position = messages.findIndex(({ info }) => info.id === shown.newestId)
-  const answer = messages.slice(position + 1).find(({ info }) => info.role === 'assistant' && !info.summary)
-  const { input = 0, cache } = answer?.info.tokens ?? {}
+function measureSetup(messages) {
+  const position = messages.findIndex((message, index) => isFirstOf(messages.slice(0, index), message))
+  if (position < 0) return undefined
+  const { input, cache } = messages[position].info.tokens
   const requestTokens = input + (cache?.read ?? 0) + (cache?.write ?? 0)
-  if (position >= 0 && requestTokens > 0) session.setupTokens = Math.max(0, requestTokens - shown.tokens)
+  const setupTokens = requestTokens - estimateTokens(writeTranscript(messages.slice(0, position)))
+  return setupTokens > 0 ? setupTokens : undefined
+}
+
+/**
+ * Whether `message` is the answer to a request with just the messages `before`. After opencode's own compaction, what
+ * it kept stands behind the summary; those answers are older, and were given to larger requests.
+ *
+ * @param {HostMessage[]} before
+ * @param {HostMessage} message
+ */
+function isFirstOf(before, { info }) {
+  const isAnswered = info.role === 'assistant' && !info.summary && info.tokens?.output > 0
+  return isAnswered && before.every(message => message.info.id < info.id)
 }
 
 /**
  * What Holdfast decided last still holds for the messages that it was asked about, so that a server that restarts
  * costs neither the prompt cache nor the window.
  *
- * @param {Session} session
+ * @param {LastAnswer | undefined} answer
  * @param {HostMessage[]} messages
  * @param {string[]} handles
  */
-function showAsBefore({ shown }, messages, handles) {
-  if (shown === undefined || !shown.handles.every((handle, index) => handle === handles[index])) return messages
-  const newRows = handles.slice(shown.handles.length).map(handle => ({ handle }))
+function showAsBefore(answer, messages, handles) {
+  if (answer === undefined || !answer.handles.every((handle, index) => handle === handles[index])) return messages
+  const newRows = handles.slice(answer.handles.length).map(handle => ({ handle }))
   try {
-    return showMessages(messages, [...shown.rows, ...newRows])
+    return showMessages(messages, [...answer.rows, ...newRows])
   } catch {
     return messages
   }
@@ -177,7 +185,7 @@ function wasRefusedForLength(messages) {
 
 /** @param {{ tokensBefore: number, tokensAfter: number }} answer */
 function describeCompaction({ tokensBefore, tokensAfter }) {
-  return `Holdfast compacted: ${format(tokensBefore)} → ${format(tokensAfter)} tokens of messages.`
+  return `Holdfast compacted: requests show ${format(tokensAfter)} of ${format(tokensBefore)} tokens of messages.`
 }
 
 /** @param {unknown} error @param {string} consequence */

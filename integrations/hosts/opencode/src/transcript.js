@@ -38,6 +38,16 @@ export function writeTranscript(messages) {
   return messages.filter(isSent).flatMap(message => (message.info.role === 'user' ? [writePrompt(message)] : writeStep(message)))
 }
 
+/**
+ * Return about how many tokens a transcript has.
+ *
+ * @param {ReturnType<typeof writeTranscript>} transcript
+ */
+export function estimateTokens(transcript) {
+  const hiddenTokens = transcript.reduce((sum, message) => sum + (message.hiddenTokens ?? 0), 0)
+  return hiddenTokens + Math.ceil(JSON.stringify(transcript).length / CHARS_PER_TOKEN)
+}
+
 /** @param {HostMessage} message */
 function isSent({ info, parts }) {
   if (info.role === 'user') return parts.some(part => isText(part) || countHiddenTokens(part) > 0)
@@ -204,8 +214,9 @@ function replaceText(message, text) {
   const first = message.parts.find(isText)
   if (first === undefined) throw new UnusableAnswer('its answer has a text for a message without one')
   const { id, sessionID, messageID } = first
+  const replacement = { id, sessionID, messageID, type: 'text', text: checkText(text) }
   const parts = message.parts.filter(part => part === first || !isText(part))
-  return { ...message, parts: parts.map(part => (part === first ? { id, sessionID, messageID, type: 'text', text } : part)) }
+  return { ...message, parts: parts.map(part => (part === first ? replacement : part)) }
 }
 
 /**
@@ -215,13 +226,15 @@ function replaceText(message, text) {
  */
 function replaceResults(message, results) {
   if (results.length === 0) return message
-  const textByCall = new Map(results.map(result => [result.tool_use_id, result.text]))
+  const textByCall = new Map(results.map(result => [result.tool_use_id, checkText(result.text)]))
   const parts = message.parts.map(part => {
     const text = part.type === 'tool' ? textByCall.get(part.callID) : undefined
-    textByCall.delete(part.callID)
-    return text === undefined || text === readResultText(part.state) ? part : { ...part, state: replaceResult(part.state, text) }
+    return text === undefined ? part : { ...part, state: replaceResult(part.state, text) }
   })
-  if (textByCall.size > 0) throw new UnusableAnswer('its answer has the result of a call that is not there')
+  const callIds = message.parts.map(part => part.callID)
+  if (results.some(result => !callIds.includes(result.tool_use_id))) {
+    throw new UnusableAnswer('its answer has the result of a call that is not there')
+  }
   return { ...message, parts }
 }
 
@@ -230,8 +243,13 @@ function replaceResults(message, results) {
  * @param {string} text
  */
 function replaceResult(state, text) {
-  if (typeof text !== 'string') throw new UnusableAnswer('its answer has a result without a text')
   if (state.status === 'completed') return { ...state, output: text }
   if (readInterruptedOutput(state) !== undefined) return { ...state, metadata: { ...state.metadata, output: text } }
   return { ...state, status: 'error', error: text }
+}
+
+/** @param {unknown} text */
+function checkText(text) {
+  if (typeof text !== 'string') throw new UnusableAnswer('its answer has a replacement that is no text')
+  return text
 }
