@@ -68,7 +68,6 @@ async function createHooks({ client }, { timeoutMs } = {}) {
         model: model?.modelID,
         window: computeWindow(await readLimit(model), reservedTokens),
         setupTokens: measureSetup(messages) ?? DEFAULT_SETUP_TOKENS,
-        isRecallable: true,
         force: wasRefusedForLength(messages),
       })
       const shownMessages = showMessages(messages, answer.messages)

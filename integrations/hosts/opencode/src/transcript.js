@@ -45,7 +45,8 @@ export function writeTranscript(messages) {
  */
 export function estimateTokens(transcript) {
   const hiddenTokens = transcript.reduce((sum, message) => sum + (message.hiddenTokens ?? 0), 0)
-  return hiddenTokens + Math.ceil(JSON.stringify(transcript).length / CHARS_PER_TOKEN)
+  const texts = transcript.map(({ text, toolUses, toolResults }) => ({ text, toolUses, toolResults }))
+  return hiddenTokens + Math.ceil(JSON.stringify(texts).length / CHARS_PER_TOKEN)
 }
 
 /** @param {HostMessage} message */
@@ -68,7 +69,7 @@ function writePrompt({ info, parts }) {
 function writeStep({ info, parts }) {
   const calls = parts.filter(part => part.type === 'tool')
   const toolUses = calls.map(({ callID, tool, state }) => ({ tool_use_id: callID, tool, input: state.input ?? {} }))
-  const answer = { handle: info.id, role: 'assistant', text: joinTexts(parts), toolUses }
+  const answer = { handle: info.id, role: 'assistant', text: joinTexts(parts), toolUses, ...writeUsage(info) }
   if (calls.length === 0) return [{ ...answer, ...writeHiddenTokens(parts) }]
   const others = parts.filter(part => part.type !== 'tool')
   const results = { handle: info.id + RESULTS_SUFFIX, role: 'user', toolResults: calls.map(writeResult) }
@@ -76,6 +77,14 @@ function writeStep({ info, parts }) {
     { ...answer, ...writeHiddenTokens(others) },
     { ...results, ...writeHiddenTokens(calls) },
   ]
+}
+
+/** What the provider counted for the request that was answered. @param {Record<string, any>} info */
+function writeUsage({ summary, tokens }) {
+  // The summary of opencode's own compaction answered another request.
+  if (summary || !(tokens?.output > 0)) return {}
+  const { input, output, reasoning = 0, cache } = tokens
+  return { usage: { input, output: output + reasoning, cacheRead: cache?.read ?? 0, cacheWrite: cache?.write ?? 0 } }
 }
 
 /** @param {Record<string, any>} part */

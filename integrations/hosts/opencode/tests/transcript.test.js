@@ -26,6 +26,7 @@ test('a step is an answer with calls and then a message with their results, as p
         { tool_use_id: 'c1', tool: 'bash', input: { command: 'cat c1' } },
         { tool_use_id: 'c2', tool: 'bash', input: { command: 'cat c2' } },
       ],
+      usage: { input: 900, output: 40, cacheRead: 5_000, cacheWrite: 100 },
       hiddenTokens: 10,
     },
     {
@@ -36,7 +37,13 @@ test('a step is an answer with calls and then a message with their results, as p
         { tool_use_id: 'c2', text: 'two', isError: false },
       ],
     },
-    { handle: 'm3', role: 'assistant', text: 'It is the disk.', toolUses: [] },
+    {
+      handle: 'm3',
+      role: 'assistant',
+      text: 'It is the disk.',
+      toolUses: [],
+      usage: { input: 900, output: 40, cacheRead: 5_000, cacheWrite: 100 },
+    },
     { handle: 'm4', role: 'user', text: 'Then change it.' },
   ])
 })
@@ -69,6 +76,12 @@ test('pictures, files and reminders are counted and not written', () => {
   assert.deepEqual(writeTranscript([prompt]), [{ handle: 'm1', role: 'user', text: 'Look.', hiddenTokens }])
   const withPicture = makeStep('m2', makeCall('c1', 'see', { attachments: [picture] }))
   assert.equal(writeTranscript([withPicture])[1].hiddenTokens, 1_600)
+})
+
+test("what the request of opencode's own summary took says nothing of the session's requests", () => {
+  const summary = makeStep('m1', makeText('A summary.'))
+  summary.info.summary = true
+  assert.equal(writeTranscript([summary])[0].usage, undefined)
 })
 
 test('a reminder that the user wrote is a text', () => {
