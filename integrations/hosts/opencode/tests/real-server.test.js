@@ -31,7 +31,7 @@ async function startHoldfast() {
 const SETUP_TOKENS = 6_000
 
 function makeLog(step) {
-  const lines = Array.from({ length: 150 }, (_, line) => `step ${step}, line ${line}: ${(line * 7919) % 1009} ms of waiting`)
+  const lines = Array.from({ length: 150 }, (_, line) => `step ${step}, line ${line}: ${(line * 7919) % 1009} ms of waiting for lock-${step}-${line}`)
   return lines.join('\n')
 }
 
@@ -65,8 +65,8 @@ test('a session many times the window: what was shown stays the same until a com
     answer.info.tokens = { input: tokens, output: 40, reasoning: 0, cache: { read: 0, write: 0 } }
     session.push(answer)
   }
-  const found = await hooks.tool.recall.execute({ search: 'step 3, line 77' }, { sessionID: SESSION })
-  const [, id] = found.match(/recall\(id="(\w+)"\)[^\n]* step 3, line 0:/)
+  const found = await hooks.tool.recall.execute({ search: 'lock-3-77' }, { sessionID: SESSION })
+  const [, id] = found.match(/recall\(id="(\w+)"\)/) ?? assert.fail(found)
   const line = await hooks.tool.recall.execute({ id, lines: '78' }, { sessionID: SESSION })
   const compactions = client.toasts.filter(toast => /^Holdfast compacted/.test(toast)).length
   assert.deepEqual(client.toasts.length, compactions, client.toasts.join('\n'))
