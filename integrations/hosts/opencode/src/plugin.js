@@ -18,6 +18,9 @@ const PAUSE_MS = 60_000
 /** Ends the extract that opencode's own compaction summarizes. */
 const SUMMARY_ADVICE = "Carry this extract's rules and words of the user, and what is still open, into the summary word for word."
 
+/** Words of providers for a request over the window. */
+const TOO_LONG = /context (limit|length|window)|(prompt|input|request) is too (long|large)|too many (input )?tokens/i
+
 /**
  * @typedef {import('./transcript.js').HostMessage} HostMessage
  * @typedef {import('./transcript.js').AnswerRow} AnswerRow
@@ -177,9 +180,15 @@ function findModel(messages) {
   return messages.findLast(({ info }) => info.role === 'user')?.info.model
 }
 
-/** Whether the newest request was refused and opencode did not compact, because it must not. @param {HostMessage[]} messages */
+/**
+ * Whether the newest request was refused for its length and opencode did not compact: because it must not, or because
+ * it does not know these words of the provider.
+ *
+ * @param {HostMessage[]} messages
+ */
 function wasRefusedForLength(messages) {
-  return messages.findLast(({ info }) => info.role === 'assistant')?.info.error?.name === 'ContextOverflowError'
+  const error = messages.findLast(({ info }) => info.role === 'assistant')?.info.error
+  return error?.name === 'ContextOverflowError' || (error?.name === 'APIError' && TOO_LONG.test(error.data?.message))
 }
 
 /** @param {{ tokensBefore: number, tokensAfter: number }} answer */

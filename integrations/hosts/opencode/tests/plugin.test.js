@@ -102,13 +102,22 @@ test("it is measured after opencode's own compaction too, where older answers st
   assert.ok(second > 5_800 && second < 6_000, String(second))
 })
 
-test('a request that was refused for its length, and that opencode must not compact, is compacted by Holdfast', async () => {
-  await start((path, body) => [200, keepAll(body)])
-  const refused = makeStep('m5', { type: 'step-start' })
-  refused.info.error = { name: 'ContextOverflowError' }
-  await show([...makeSession(), refused, makePrompt('m6', makeText('Try again.'))])
-  assert.equal(server.requests[0].body.force, true)
-})
+const REFUSALS = [
+  [{ name: 'ContextOverflowError', data: { message: 'no' } }, true],
+  [{ name: 'APIError', data: { message: 'input length and `max_tokens` exceed context limit: 46200 + 4000 > 48000' } }, true],
+  [{ name: 'APIError', data: { message: 'Overloaded' } }, false],
+  [{ name: 'APIError' }, false],
+]
+
+for (const [error, isForced] of REFUSALS) {
+  test(`after ${JSON.stringify(error)} Holdfast compacts at once: ${isForced}`, async () => {
+    await start((path, body) => [200, keepAll(body)])
+    const refused = makeStep('m5', { type: 'step-start' })
+    refused.info.error = error
+    await show([...makeSession(), refused, makePrompt('m6', makeText('Try again.'))])
+    assert.equal(server.requests[0].body.force, isForced)
+  })
+}
 
 test('what Holdfast has to say is said once', async () => {
   await start((path, body) => [200, { ...keepAll(body), notices: ['The store is full.'] }])
