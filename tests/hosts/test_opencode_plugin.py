@@ -352,7 +352,7 @@ def test_a_recorded_session_goes_on_in_opencode(tmp_path, strict_provider, windo
     assert opencode.model.summary_count == (window == 200_000)
     assert requests[0].tokens < 60_000
     assert EXTRACT_OPENING in requests[0].incoming.body.decode()
-    assert "never change the public names" in requests[-1].incoming.body.decode()
+    assert "never change the public names" in requests[0].incoming.body.decode()
     assert opencode.model.next_step == 11
 
 
