@@ -7,9 +7,9 @@
 
 import { createNotices } from './notices.js'
 import { recallTool } from './recall.js'
-import { askHoldfast, NoAnswer } from './server.js'
+import { askHoldfast, getServerUrl, NoAnswer } from './server.js'
 import { estimateTokens, showMessages, UnusableAnswer, writeTranscript } from './transcript.js'
-import { computeWindow, createLimitReader } from './window.js'
+import { computeWindow, createModelReader } from './window.js'
 
 /** Tokens of system prompt and tools until an answer of the provider says how many: about those of opencode 1.18.33. */
 const DEFAULT_SETUP_TOKENS = 8_000
@@ -40,7 +40,7 @@ async function createHooks({ client }, { timeoutMs } = {}) {
   /** Sessions whose messages come next for opencode's own compaction. @type {Set<string>} */
   const compactingSessions = new Set()
   const { say, sayOnce } = createNotices(client)
-  const readLimit = createLimitReader(client)
+  const readModel = createModelReader(client)
   /** @type {number | undefined} */
   let reservedTokens
   let pausedUntil = 0
@@ -61,15 +61,18 @@ async function createHooks({ client }, { timeoutMs } = {}) {
     const transcript = writeTranscript(messages)
     if (transcript.length === 0) return messages
     const { sessionID } = messages[0].info
+    const model = findModel(messages)
+    const { limit, address } = await readModel(model)
+    // A proxy that is the provider's address already plans what it sends.
+    if (address?.startsWith(getServerUrl())) return messages
     const handles = transcript.map(({ handle }) => handle)
     try {
-      const model = findModel(messages)
       const answer = await ask('/v1/plan', {
         client: 'opencode',
         session: sessionID,
         messages: transcript,
         model: model?.modelID,
-        window: computeWindow(await readLimit(model), reservedTokens),
+        window: computeWindow(limit, reservedTokens),
         setupTokens: measureSetup(messages) ?? DEFAULT_SETUP_TOKENS,
         force: wasRefusedForLength(messages),
       })
@@ -89,7 +92,8 @@ async function createHooks({ client }, { timeoutMs } = {}) {
     const transcript = writeTranscript(messages)
     if (transcript.length === 0) return messages
     try {
-      const window = computeWindow(await readLimit(findModel(messages)), reservedTokens)
+      const { limit } = await readModel(findModel(messages))
+      const window = computeWindow(limit, reservedTokens)
       const isRecorded = lastAnswers.has(messages[0].info.sessionID)
       const answer = await ask('/v1/compact', { messages: transcript, window, isRecorded })
       if (answer.why) return messages

@@ -20,8 +20,8 @@ export class NoAnswer extends Error {
  * @returns {Promise<Record<string, any>>}
  */
 export async function askHoldfast(path, body, field = 'messages', timeoutMs = TIMEOUT_MS) {
-  const { HOLDFAST_URL, HOLDFAST_TOKEN } = process.env
-  const url = (HOLDFAST_URL || DEFAULT_URL).replace(/\/+$/, '')
+  const { HOLDFAST_TOKEN } = process.env
+  const url = getServerUrl()
   const headers = { 'content-type': 'application/json', ...(HOLDFAST_TOKEN && { 'x-holdfast-token': HOLDFAST_TOKEN }) }
   const request = { method: 'POST', headers, body: JSON.stringify(body), signal: AbortSignal.timeout(timeoutMs) }
   const { status, text } = await send(url, path, request, timeoutMs)
@@ -31,6 +31,11 @@ export async function askHoldfast(path, body, field = 'messages', timeoutMs = TI
   if (status !== 200) throw new NoAnswer(`${url} answers ${status}${describeError(answer)}; see \`holdfast doctor\``)
   if (answer?.[field] === undefined) throw new NoAnswer(`${url} answers in another form; update Holdfast and the plugin`)
   return answer
+}
+
+/** The address of `holdfast serve`. */
+export function getServerUrl() {
+  return (process.env.HOLDFAST_URL || DEFAULT_URL).replace(/\/+$/, '')
 }
 
 /** @param {string} url @param {string} path @param {RequestInit} request @param {number} timeoutMs */

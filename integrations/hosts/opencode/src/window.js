@@ -28,21 +28,26 @@ export function computeWindow(limit, reserved) {
 }
 
 /**
- * Return a function that looks a model's limits up in opencode's catalogue, which is asked once.
+ * Return a function that looks up what opencode knows of a model: its limits, and the address of its requests. opencode
+ * is asked once.
  *
  * @param {Record<string, any>} client opencode's client
  */
-export function createLimitReader(client) {
+export function createModelReader(client) {
   let catalogue
-  /** @param {{ providerID: string, modelID: string } | undefined} model */
+  /**
+   * @param {{ providerID: string, modelID: string } | undefined} model
+   * @returns {Promise<{ limit?: { context: number, output?: number, input?: number }, address?: string }>}
+   */
   return async model => {
     try {
       catalogue ??= client.config.providers()
       const { data } = await catalogue
-      return data.providers.find(({ id }) => id === model.providerID).models[model.modelID].limit
+      const provider = data.providers.find(({ id }) => id === model.providerID)
+      return { limit: provider.models[model.modelID].limit, address: provider.options?.baseURL }
     } catch {
       catalogue = undefined
-      return undefined
+      return {}
     }
   }
 }

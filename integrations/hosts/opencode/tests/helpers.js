@@ -59,10 +59,12 @@ export async function startServer(answer) {
 export function makeClient(limit = { context: 200_000, output: 32_000 }) {
   const toasts = []
   const logs = []
-  const data = { providers: [{ id: 'fake', models: { 'fake-1': { limit } } }] }
+  const options = {}
+  const data = { providers: [{ id: 'fake', options, models: { 'fake-1': { limit } } }] }
   return {
     toasts,
     logs,
+    options,
     tui: { showToast: async ({ body }) => toasts.push(body.message) },
     app: { log: async ({ body }) => logs.push(body.message) },
     config: { providers: async () => ({ data }) },

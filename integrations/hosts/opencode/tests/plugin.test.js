@@ -197,6 +197,14 @@ test('a session without messages is left alone', async () => {
   assert.equal(server.requests.length, 0)
 })
 
+test('requests that go to the proxy of the same address are left to it', async () => {
+  await start(compact)
+  client.options.baseURL = `${server.url}/v1`
+  const session = makeSession()
+  assert.deepEqual(await show(session), session)
+  assert.equal(server.requests.length, 0)
+})
+
 test("opencode's own compaction summarizes an extract, and is not a request of the session", async () => {
   await start((path, body) => (path === '/v1/compact' ? [200, { messages: [EXTRACT[0], body.messages.at(-1)] }] : [200, keepAll(body)]))
   await hooks['experimental.session.compacting']({ sessionID: SESSION }, { context: [] })
