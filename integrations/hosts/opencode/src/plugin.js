@@ -96,8 +96,7 @@ async function createHooks({ client }, { timeoutMs } = {}) {
       const window = computeWindow(limit, reservedTokens)
       const isRecorded = lastAnswers.has(messages[0].info.sessionID)
       const answer = await ask('/v1/compact', { messages: transcript, window, isRecorded })
-      if (answer.why) return messages
-      // What is kept comes back as it went, so only its handle counts.
+      // What is kept comes back as it went, so only its handle counts; all of it, if there is nothing to gain.
       const rows = answer.messages.map(({ handle, role, text }) =>
         handle === undefined ? { role, text: `${text}\n\n${SUMMARY_ADVICE}` } : { handle },
       )

@@ -169,14 +169,8 @@ export function showMessages(messages, rows) {
   /** The id of the step whose results must come next. @type {string | undefined} */
   let openStep
   for (const row of rows) {
-    if (row?.handle === undefined) {
-      shown.push(makePrompt(row, messages, shown.length))
-      continue
-    }
-    const isResults = row.handle.endsWith(RESULTS_SUFFIX)
-    const id = isResults ? row.handle.slice(0, -RESULTS_SUFFIX.length) : row.handle
-    const position = positionById.get(id)
-    if (position === undefined) throw new UnusableAnswer(`its answer names a message that is not there: ${row.handle}`)
+    const isResults = row?.handle?.endsWith(RESULTS_SUFFIX) === true
+    const id = isResults ? row.handle.slice(0, -RESULTS_SUFFIX.length) : row?.handle
     if (isResults) {
       if (openStep !== id) throw new UnusableAnswer('its answer has results without their calls')
       openStep = undefined
@@ -184,6 +178,12 @@ export function showMessages(messages, rows) {
       continue
     }
     if (openStep !== undefined) throw new UnusableAnswer('its answer has calls without their results')
+    if (id === undefined) {
+      shown.push(makePrompt(row, messages, shown.length))
+      continue
+    }
+    const position = positionById.get(id)
+    if (position === undefined) throw new UnusableAnswer(`its answer names a message that is not there: ${id}`)
     if (position <= lastPosition) throw new UnusableAnswer('its answer has messages in another order')
     lastPosition = position
     const message = messages[position]

@@ -186,7 +186,8 @@ test('what it decided does not hold for a conversation that was taken back', asy
   await start(compact)
   await show(makeSession())
   server.stop()
-  const other = [makePrompt('m7', makeText('Something else.'))]
+  const [, ...rest] = makeSession()
+  const other = [makePrompt('m0', makeText('Something else.')), ...rest]
   assert.deepEqual(await show(other), other)
 })
 

@@ -159,6 +159,8 @@ const UNUSABLE = {
   'a message twice': [{ handle: 'm1' }, { handle: 'm1' }],
   'a call without its result': [{ handle: 'm2' }, { handle: 'm3' }],
   'a call without its result at the end': [{ handle: 'm1' }, { handle: 'm2' }],
+  'a message between a call and its result': [{ handle: 'm2' }, { handle: 'm3' }, { handle: 'm2/results' }],
+  'an extract between a call and its result': [{ handle: 'm2' }, { role: 'user', text: 'a' }, { handle: 'm2/results' }],
   'a result without its call': [{ handle: 'm1' }, { handle: 'm2/results' }],
   'the result of an unknown call': [{ handle: 'm2' }, { handle: 'm2/results', toolResults: [{ tool_use_id: 'c9', text: '' }] }],
   'a result without a text': [{ handle: 'm2' }, { handle: 'm2/results', toolResults: [{ tool_use_id: 'c1' }] }],
