@@ -75,6 +75,7 @@ class Model:
         self.next_step = 0
         self.summary_count = 0
         self.recall = None
+        self.thinking = ""
 
     def choose_next_answer(self, request, _blocks):
         """Return the next answer; a request without tools is opencode's own, for a summary."""
@@ -88,7 +89,7 @@ class Model:
         if self.next_step % (self.steps + 1) == 0:
             return ScriptedAnswer(f"Turn {self.next_step // (self.steps + 1)} is done.")
         call = {"command": f"cat log-{self.next_step:02}.txt", "description": "Read a log"}
-        return ScriptedAnswer("", (("bash", call),))
+        return ScriptedAnswer("", (("bash", call),), self.thinking)
 
 
 class Opencode:
@@ -124,6 +125,15 @@ class Opencode:
         }
         for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
             self.variables[f"XDG_{kind}_HOME"] = str(folder / kind.lower())
+
+    def think(self, model):
+        """Ask ``model``, which signs its thinking over everything before it."""
+        self.model.thinking = "Which lock may it be?"
+        (provider,) = self.config["provider"].values()
+        limit = next(iter(provider["models"].values()))["limit"]
+        options = {"thinking": {"type": "adaptive"}}
+        provider["models"] = {model: {"name": "Strict", "limit": limit, "reasoning": True, "options": options}}
+        self.config["model"] = f"strict/{model}"
 
     def use_plugin(self, url):
         """Load the plugin, which asks the server at ``url``."""
@@ -322,6 +332,22 @@ def test_a_refusal_that_opencode_does_not_know_is_followed_by_a_compaction(tmp_p
     assert "exceed context limit" in refusals[0]
     assert "Holdfast compacted" in opencode.log
     assert opencode.model.next_step > 10
+
+
+@pytest.mark.long
+def test_thinking_that_was_signed_before_a_compaction_stops_no_request(tmp_path, strict_provider):
+    """opencode asks the provider to drop thinking that no longer fits its history, and thinking since then stays."""
+    opencode = Opencode(tmp_path, strict_provider)
+    opencode.think("claude-opus-5-5")
+    with serve_holdfast(tmp_path) as url:
+        opencode.use_plugin(url)
+        opencode.say(f"Find out which lock is slow. {RULE}")
+        opencode.say("Go on.")
+    assert opencode.list_refusals() == []
+    assert "Holdfast compacted" in opencode.log
+    newest = opencode.list_requests()[-1]
+    assert newest.incoming.body.count(b'"type":"thinking"') >= 2
+    assert len(newest.reply.dropped_blocks) <= 1
 
 
 @pytest.mark.long
