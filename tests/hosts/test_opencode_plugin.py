@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "integrations" / "hosts" / "opencode"
 RULE = "Never restart the server."
 WINDOW = 48_000
+PROGRAM_VARIABLES = {"opencode": "HOLDFAST_OPENCODE", "node": "HOLDFAST_NODE"}
 INSTALL_HINTS = {
     "opencode": "there is no opencode to run the plugin in: set HOLDFAST_OPENCODE to its program, or put opencode on "
     "the PATH (npm install --prefix FOLDER opencode-ai@1.18.33)",
@@ -32,7 +33,7 @@ INSTALL_HINTS = {
 
 def find_program(name):
     """Return the path of a program. Without it the test is skipped, or fails with ``HOLDFAST_COUNTS=thorough``."""
-    program = os.environ.get(f"HOLDFAST_{name.upper()}") or shutil.which(name)
+    program = os.environ.get(PROGRAM_VARIABLES[name]) or shutil.which(name)
     if program and Path(program).is_file():
         return program
     if example_counts.IS_THOROUGH:

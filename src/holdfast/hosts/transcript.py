@@ -250,4 +250,4 @@ def _describe_wrong_type(error: msgspec.ValidationError, prefix: str) -> Transcr
     found = _ERROR_PATH.search(message)
     path = f"{prefix}{found[1] if found else ''}".removeprefix(".") or "$"
     why = _ERROR_PATH.sub("", message)
-    return TranscriptError(path, f"{why[:1].lower()}{why[1:]}", "see `holdfast compact --help` for the fields")
+    return TranscriptError(path, f"{why[:1].lower()}{why[1:]}", "give a value of that type")

@@ -13,7 +13,9 @@ A request is
   ``http/client_response.py``);
 - *recorded*: messages and decisions in the log, its outcome in the metrics (``metrics/``).
 
-The methods of ``ProxyApp`` stand in this order, and each hands the request on to the next.
+The methods of ``ProxyApp`` stand in this order, and each hands the request on to the next. Requests of gateways and of
+plugins leave this way after they are admitted (``http/local_endpoints.py``): they are answered from the store, and no
+provider is asked (``gateway/``, ``hosts/``).
 
 Whatever fails in Holdfast itself, the client's request is still sent: unrecorded, with the decisions known so far, or
 unchanged. Only after bytes of an answer have reached the client is there nothing left to try.
@@ -155,7 +157,7 @@ UNCHANGED_CONSEQUENCE = "a gateway got its messages back unchanged"
 """Consequence if messages of a gateway could not be made smaller."""
 UNPLANNED_CONSEQUENCE = "a plugin got its messages back unchanged"
 """Consequence if a request of a plugin could not be planned."""
-WINDOW_ADVICE = "give the window of the model in tokens, or leave it out"
+WINDOW_ADVICE = "give the window of the model in tokens if it is larger, or begin a new conversation"
 """What to do if messages do not fit into the window that a plugin names."""
 REPLACED_CONSEQUENCE = (
     "the file of the store was replaced, so it was opened again; messages are recorded in the new file"

@@ -540,3 +540,20 @@ def test_usage_of_a_request_that_was_not_ours_does_not_count():
     known, unknown = run(scenario)
     assert not known["isCompacted"]
     assert not unknown["isCompacted"]
+
+
+def test_an_estimate_of_the_setup_may_vary():
+    """A host estimates its system prompt anew for each request. That is no other prompt: what was shown stays as it was."""
+
+    async def scenario():
+        async with open_server() as web:
+            host = Host(web, 60_000)
+            host.say("Why is it slow?")
+            shown_before = []
+            for step in range(24):
+                host.work(step, 120)
+                answer, shown = await host.plan(setupTokens=10_000 + step % 7 * 150)
+                assert answer["isCompacted"] or shown[: len(shown_before)] == shown_before
+                shown_before = shown
+
+    run(scenario)

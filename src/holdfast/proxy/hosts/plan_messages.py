@@ -30,6 +30,9 @@ from holdfast.state.view import build_projection, list_projection_origins
 
 HOST_ORIGIN = "the host's"
 """``window_source`` of a window that the plugin names."""
+SETUP_TOLERANCE = 0.25
+"""Share by which a host's size of system prompt and tools may differ from the last one without being another setup:
+hosts estimate it anew for each request. Chosen by judgement."""
 REGROUPED_NOTICE = "the stored conversation groups its messages differently, so they stay as they are"
 """Notice if the messages of the log do not correspond to the plugin's one by one."""
 SUMMARY_ORIGIN = -1
@@ -71,7 +74,7 @@ class HostPlanner:
             prepared_request = await self._resources.run_in_worker(lambda: _plan_and_commit(journal, request, target))
         plan = prepared_request.plan
         if len(plan.state.history.sized_messages) != len(request.messages):
-            return self.leave_unchanged(request, REGROUPED_NOTICE)
+            return self.leave_unchanged(request, REGROUPED_NOTICE, request.session_key)
         # A call that is repeated gets the plan of the first one, whose decisions are known.
         is_new = plan.state.view.active_decisions != known_decisions
         if is_new:
@@ -79,11 +82,11 @@ class HostPlanner:
         is_compacted = is_new and plan.compaction is not None
         return _write_messages(request, prepared_request, is_compacted=is_compacted)
 
-    def leave_unchanged(self, request: PlanRequest, notice: str) -> PlannedMessages:
-        """Return all messages of ``request`` as they are, and why."""
+    def leave_unchanged(self, request: PlanRequest, notice: str, session_key: str = "") -> PlannedMessages:
+        """Return all messages of ``request`` as they are, and why. Without a ``session_key`` nothing is stored."""
         tokens = _count_tokens(request.messages, self._resolve_target(request))
         rows = [{"handle": handle} for handle in request.handles]
-        return PlannedMessages(rows, tokens, tokens, notices=[notice])
+        return PlannedMessages(rows, tokens, tokens, session_key, notices=[notice])
 
     def _resolve_target(self, request: PlanRequest) -> Target:
         target = self._resources.resolve_target(request.api, request.model)
@@ -110,6 +113,7 @@ def _plan_and_commit(journal: Journal, request: PlanRequest, target: Target) -> 
         _record_answer(journal, request)
         journal.follow_conversation(request.messages)
         journal.describe_session(target.model)
+        target = replace(target, setup=_choose_setup(journal.state.setup, request.setup_tokens))
         inputs = PlanInputs(
             cache_state="cold" if is_cold else "warm",
             idle_seconds=idle_seconds,
@@ -117,6 +121,17 @@ def _plan_and_commit(journal: Journal, request: PlanRequest, target: Target) -> 
             is_breaker_cooled=journal.is_breaker_cooled(),
         )
         return journal.prepare_request(target, inputs)
+
+
+def _choose_setup(known_setup: RequestSetup, setup_tokens: int) -> RequestSetup:
+    """Return the setup of the next request: the known one, unless its size has changed too much for an estimate.
+
+    A new setup means that the provider's cache holds nothing of the request.
+    """
+    difference = abs(setup_tokens - known_setup.tokens)
+    if difference <= SETUP_TOLERANCE * known_setup.tokens:
+        return known_setup
+    return RequestSetup(tokens=setup_tokens)
 
 
 def _record_answer(journal: Journal, request: PlanRequest) -> None:
@@ -127,9 +142,12 @@ def _record_answer(journal: Journal, request: PlanRequest) -> None:
     """
     state = journal.state
     known_count = len(state.history.sized_messages)
+    is_answer_due = known_count > 0 and known_count == state.last_request.seen_count
+    has_new_messages = len(request.messages) > known_count
+    if not is_answer_due or not has_new_messages:
+        return
     is_continued = journal.match_conversation(request.messages).client_count == known_count
-    is_answer_due = 0 < known_count == state.last_request.seen_count < len(request.messages)
-    if not is_continued or not is_answer_due:
+    if not is_continued:
         return
     answer, usage = request.messages[known_count], request.usages[known_count]
     if usage is None or answer.message.role != "assistant":
