@@ -543,7 +543,7 @@ def test_usage_of_a_request_that_was_not_ours_does_not_count():
 
 
 def test_an_estimate_of_the_setup_may_vary():
-    """A host estimates its system prompt anew for each request. That is no other prompt: what was shown stays as it was."""
+    """A host estimates its system prompt anew for each request; that is no other prompt, and what was shown stays."""
 
     async def scenario():
         async with open_server() as web:

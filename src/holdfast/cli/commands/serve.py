@@ -90,8 +90,10 @@ def serve_command(store: str | None, *, as_json: bool, **given: Any) -> None:
     It speaks Anthropic Messages, OpenAI Chat Completions and Responses, and Gemini; everything else is passed through.
     Keys and logins of clients are passed on and never stored. For a single client holdfast run does the same with
     nothing to set up. Plugins of coding agents and LLM gateways ask it at /v1/plan, /v1/compact, /v1/recall and
-    /v1/compress, for which no provider is asked. ^C ends it once running answers are finished; a second ^C ends it at once. The signal HUP reloads
-    holdfast.toml. A field that is left out or changed because the provider refuses it is told on standard error, once.
+    /v1/compress, for which no provider is asked.
+
+    ^C ends it once running answers are finished; a second ^C ends it at once. The signal HUP reloads holdfast.toml. A
+    field that is left out or changed because the provider refuses it is told on standard error, once.
     """
     import anyio
 
