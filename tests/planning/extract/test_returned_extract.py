@@ -12,7 +12,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.extract.extract import build_extract
-from holdfast.planning.extract.previous_summary import PREVIOUS_SUMMARY_OPENING, iter_user_texts
+from holdfast.planning.extract.previous_summary import EXTRACT_OPENING, PREVIOUS_SUMMARY_OPENING, iter_user_texts
 from holdfast.planning.extract.returned_extract import expand_returned_extracts
 
 TARGET = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
@@ -110,3 +110,19 @@ def test_plan_asked_again_and_again_keeps_what_the_first_compaction_kept():
     assert len(kept[0]) > 10
     assert len(kept[-1]) >= len(kept[0])
     assert sizes[-1] == sizes[-2]
+
+
+def test_returned_extract_takes_back_no_second_rule():
+    """Where "scratch that" took back the rule before it, the extract of that extract keeps the rules before both."""
+    rules = [f"Never push to branch rel-{number}." for number in range(8)]
+    chat = build_chat([*rules, "Never rename a table.", "Scratch that.", "Run the tests."])
+    text = make_extract(chat)
+    for number in range(4):
+        returned = Message.from_text("user", text)
+        later = build_chat([f"Look at part {number}.", f"Go on with part {number}."])
+        work = [Message.from_text("assistant", make_text(number, 40_000))]
+        messages = [returned, *work, *later]
+        shown = apply(messages, plan(messages, TARGET, inputs=FORCED))
+        text = next(message.text for message in shown if message.text.startswith(EXTRACT_OPENING))
+        for rule in rules:
+            assert rule in text

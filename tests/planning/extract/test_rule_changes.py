@@ -122,6 +122,16 @@ def test_find_rule_changes_scratches_what_was_said_last(scratch):
     assert find_revoked(rule, "Run the tests.", scratch) == set()
 
 
+def test_find_rule_changes_ends_nothing_by_quotes_of_an_extract():
+    """Quotes of an extract end no rule, since what they ended was left out with it; newer texts may end them."""
+    quotes = [RULES["uploads"], "Scratch that.", ENDINGS[0].format("uploads")]
+    ending = ENDINGS[0].format("uploads")
+    assert find_rule_changes(quotes).revoked
+    assert find_rule_changes(quotes, len(quotes)).revoked == {}
+    assert find_rule_changes([*quotes, ending], len(quotes)).revoked == {RULES["uploads"]: {RULES["uploads"]}}
+    assert find_rule_changes([RULES["uploads"], "Scratch that."], 1).revoked == {}, "what stood before it is not known"
+
+
 def test_find_rule_changes_ends_what_depends_on_a_rule_with_it():
     """A sentence that says nothing without the rule before it goes with the rule."""
     story = "Uploads of 20 MB took down the mail gateway last year. Let's not do that again."

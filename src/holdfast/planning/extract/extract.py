@@ -91,13 +91,14 @@ def build_extract(
     settings: Settings = Settings(),
     visible_text: str = "",
     section_budget: int | None = None,
+    quoted_count: int = 0,
 ) -> str:
     """Summarize ``head`` in at most ``budget`` estimator tokens, not counting the newest request.
 
     Quoted lines may take all that the other sections leave, as long as each is worth its tokens. The shares of the
     other sections are shares of ``section_budget`` (by default ``budget``), and the user's words grow beyond their
     share only while the extract is within it. ``tail`` and ``visible_text`` stay visible after the extract: references
-    that stand there need no line here.
+    that stand there need no line here. The first ``quoted_count`` messages of ``head`` are quotes of an earlier extract.
     """
 
     def render_extract(sections: ExtractSections) -> str:
@@ -111,6 +112,7 @@ def build_extract(
         render_extract,
         visible_text,
         section_budget=section_budget,
+        quoted_count=quoted_count,
     )
     return render_extract(sections)
 
@@ -147,6 +149,7 @@ def build_supplement(
     written_summary: str,
     budget: int,
     settings: Settings,
+    quoted_count: int = 0,
 ) -> str:
     """Quote the parts of ``head`` that ``written_summary`` lacks, in about ``budget`` estimator tokens.
 
@@ -161,6 +164,7 @@ def build_supplement(
         _render_supplement,
         written_summary,
         with_decisions=False,
+        quoted_count=quoted_count,
     )
     return _render_supplement(sections)
 
@@ -175,6 +179,7 @@ def _collect_extract_sections(
     *,
     with_decisions: bool = True,
     section_budget: int | None = None,
+    quoted_count: int = 0,
 ) -> ExtractSections:
     """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render.
 
@@ -203,6 +208,7 @@ def _collect_extract_sections(
         user_tokens,
         is_open=not has_request_in_tail,
         later_messages=[sized_message.message for sized_message in tail],
+        quoted_count=quoted_count,
     )
     user_quotes = quote_user(max_tokens=min(int(section_budget * grown_share), left_over))
     sections = _quote_user_in_sections(sections, user_quotes)

@@ -34,12 +34,28 @@ def expand_returned_extracts(head: Sequence[SizedMessage]) -> list[SizedMessage]
     """Return ``head`` with the messages that an extract of ours quotes in place of each message that holds one."""
     expanded: list[SizedMessage] = []
     for sized_message in head:
-        message = sized_message.message
-        if message.is_turn_start and any(isinstance(part, Text) and is_extract(part.text) for part in message.parts):
-            expanded += map(build_sized_message, _expand_message(message))
+        if _holds_extract(sized_message.message):
+            expanded += map(build_sized_message, _expand_message(sized_message.message))
         else:
             expanded.append(sized_message)
     return expanded
+
+
+def count_quoted_messages(head: Sequence[SizedMessage]) -> int:
+    """Return how many messages at the start of the expanded ``head`` are quotes of an extract that it begins with.
+
+    Words that stand beside the extract in the same message are new; they come after its quotes.
+    """
+    count = 0
+    for part in head[0].message.parts if head else ():
+        if isinstance(part, Text) and is_extract(part.text):
+            sections, _ = split_extract(part.text)
+            count += sum(1 for _ in _read_sections(sections))
+    return count
+
+
+def _holds_extract(message: Message) -> bool:
+    return message.is_turn_start and any(isinstance(part, Text) and is_extract(part.text) for part in message.parts)
 
 
 def _expand_message(message: Message) -> Iterator[Message]:

@@ -176,15 +176,23 @@ class RuleChanges(NamedTuple):
     """Those that say what is in force instead or besides, in whatever words: they are rules themselves."""
 
 
-def find_rule_changes(texts: Sequence[str]) -> RuleChanges:
+def find_rule_changes(texts: Sequence[str], quoted_count: int = 0) -> RuleChanges:
     """Return which sentences of the user are no longer in force, and which took their place or narrow them.
 
     ``texts`` are the user's, oldest first. A text that was sent twice is judged where it was sent last. The time grows
     with the number of sentences; what a sentence says is found out once.
+
+    The first ``quoted_count`` texts are quotes of an earlier extract. What they end was left out when it was made, and
+    the words around them are missing: "Scratch that" would now take back whatever happens to stand before it. So they
+    end nothing, but newer texts may end them.
     """
     rules = _RulesInForce()
-    for text in texts:
-        rules.add_text(_read_sentences(text) if len(text) <= MAX_READ_CHARS else ())
+    for index, text in enumerate(texts):
+        sentences = _read_sentences(text) if len(text) <= MAX_READ_CHARS else ()
+        if index < quoted_count:
+            rules.add_quoted_text(sentences)
+        else:
+            rules.add_text(sentences)
 
     last_index = {text: index for index, text in enumerate(texts)}
     changes = RuleChanges({}, {})
@@ -206,6 +214,8 @@ class _RulesInForce:
         self._sentences: list[_Sentence] = []
         self._text_starts: list[int] = []
         """The number of the first sentence of each text."""
+        self._quoted_count = 0
+        """Sentences at the start that an earlier extract quotes."""
         self.revoked: set[int] = set()
         """The numbers of the sentences that are no longer in force."""
         self.changing: set[int] = set()
@@ -214,6 +224,13 @@ class _RulesInForce:
         """The rules in force that hold a word."""
         self._by_end_term: defaultdict[str, set[int]] = defaultdict(set)
         """The rules, in force or not, that hold until something happens, by the words for it."""
+
+    def add_quoted_text(self, sentences: Iterable[_Sentence]) -> None:
+        """Read a quote of an earlier extract: its sentences are rules, and end none."""
+        self._text_starts.append(len(self._sentences))
+        for sentence in sentences:
+            self._add(sentence)
+        self._quoted_count = len(self._sentences)
 
     def add_text(self, sentences: Iterable[_Sentence]) -> None:
         """Read the next text: its sentences may end rules before them, and are rules themselves."""
@@ -299,8 +316,13 @@ class _RulesInForce:
             yield match.number
 
     def _find_last_rule(self) -> Iterator[int]:
-        """Yield the rule that "scratch that" means: the sentence before it, or the only one of the message before."""
+        """Yield the rule that "scratch that" means: the sentence before it, or the only one of the message before.
+
+        What stood before the first message after an extract is not known.
+        """
         last = len(self._sentences) - 1
+        if last < self._quoted_count:
+            return
         starts = self._text_starts
         is_first_of_text = starts[-1] > last
         is_alone_before = len(starts) > 1 and starts[-2] == last

@@ -39,7 +39,7 @@ from holdfast.planning.extract.previous_summary import (
     iter_client_summaries,
     unwrap_client_summary,
 )
-from holdfast.planning.extract.returned_extract import expand_returned_extracts
+from holdfast.planning.extract.returned_extract import count_quoted_messages, expand_returned_extracts
 from holdfast.planning.open_work.hidden_work import estimate_section_tokens, render_hidden_work
 from holdfast.planning.open_work.section import is_open_work_section
 from holdfast.planning.stages.escape_tags import escape_summary_look_alikes
@@ -79,11 +79,14 @@ def build_compaction(
     ``summary_result`` is a summary that a model, hook or provider made for it; without one the summary is an extract.
     Return None if the head holds no words, calls or results.
     """
-    head = expand_returned_extracts(build_head_messages(builder, keep))
+    head_messages = build_head_messages(builder, keep)
+    head, quoted_count = expand_returned_extracts(head_messages), count_quoted_messages(head_messages)
     if not any(_has_content(sized_message.message) for sized_message in head):
         return None
     extras = _collect_extras(builder, head, keep, max_tokens)
-    texts = _build_summary_texts(builder, head, keep, extras.summary_budget, summary_result, extras.open_work)
+    texts = _build_summary_texts(
+        builder, head, keep, extras.summary_budget, summary_result, extras.open_work, quoted_count
+    )
     compaction = _make_compaction(builder, keep, [*texts, *extras.texts])
     if summary_result is None:
         return compaction
@@ -316,10 +319,12 @@ def _build_summary_texts(
     budget: int,
     summary_result: SummaryResult | None,
     open_work: str,
+    quoted_count: int,
 ) -> Iterator[str]:
     """Yield the texts of the summary beside ``open_work``, the section about what is still open.
 
-    These are an extract and the summary that it carries on, or a preface, the written summary and its supplement.
+    These are an extract and the summary that it carries on, or a preface, the written summary and its supplement. The
+    first ``quoted_count`` messages of ``head`` are quotes of an extract that came back.
     """
     tail, settings = builder.state.history.sized_messages.slice(keep), builder.settings
     if summary_result is None or not summary_result.text.strip():
@@ -339,6 +344,7 @@ def _build_summary_texts(
             settings,
             f"{carried_text}\n{open_work}" if open_work else carried_text,
             _compute_section_budget(builder),
+            quoted_count,
         )
         if carried_text:
             yield carried_text
@@ -357,6 +363,7 @@ def _build_summary_texts(
         f"{summary_result.text}\n{open_work}" if open_work else summary_result.text,
         max(0, remaining),
         settings,
+        quoted_count,
     )
     if supplement:
         yield supplement

@@ -78,6 +78,7 @@ def quote_user_messages(
     max_tokens: int = 0,
     is_open: bool = True,
     later_messages: Sequence[Message] = (),
+    quoted_count: int = 0,
 ) -> tuple[list[str], list[str]]:
     """Quote the user in about ``budget`` estimator tokens, or in ``max_tokens`` if that is more.
 
@@ -90,7 +91,8 @@ def quote_user_messages(
     the conversation get a small share of the budget.
 
     Rules that the user took back or replaced are not quoted, also if that was said in ``later_messages``, which stay
-    visible after the extract.
+    visible after the extract. The first ``quoted_count`` messages are quotes of an earlier extract, which was made in
+    the same way.
     """
     *earlier_texts, newest = list(iter_user_texts(messages, with_attachments=True)) or [""]
     requests = [split_client_notes(text).own_words or text for text in earlier_texts]
@@ -116,7 +118,8 @@ def quote_user_messages(
 
     program_texts = _list_program_messages(messages)
     reserved_for_program = min(PROGRAM_SHARE * remaining, _estimate_quote_tokens(program_texts))
-    rule_changes = find_rule_changes([*requests, newest, *iter_user_texts(later_messages)])
+    quoted_texts = sum(1 for _ in iter_user_texts(messages[:quoted_count], with_attachments=True))
+    rule_changes = find_rule_changes([*requests, newest, *iter_user_texts(later_messages)], quoted_texts)
     first_notes = _get_first_client_notes(earlier_texts)
     *excerpts, note = _select_user_excerpts(
         candidates, first_notes, round(remaining - reserved_for_program), rule_changes
