@@ -98,21 +98,21 @@ def build_extract(
     Quoted lines may take all that the other sections leave, as long as each is worth its tokens. The shares of the
     other sections are shares of ``section_budget`` (by default ``budget``), and the user's words grow beyond their
     share only while the extract is within it. ``tail`` and ``visible_text`` stay visible after the extract: references
-    that stand there need no line here. The first ``quoted_count`` messages of ``head`` are quotes of an earlier extract.
+    that stand there need no line here. The first ``quoted_count`` messages of ``head`` are quotes of an earlier
+    extract.
     """
 
     def render_extract(sections: ExtractSections) -> str:
         return _render_extract(sections, len(head), has_tail=bool(tail), is_short=budget < SHORT_FORM_TOKENS)
 
     sections = _collect_extract_sections(
-        head,
+        _ExtractHead(head, quoted_count),
         tail,
         budget,
         settings,
         render_extract,
         visible_text,
         section_budget=section_budget,
-        quoted_count=quoted_count,
     )
     return render_extract(sections)
 
@@ -157,20 +157,27 @@ def build_supplement(
     ``tail``. Return an empty string if nothing was left out. Decisions are left to the summary.
     """
     sections = _collect_extract_sections(
-        head,
+        _ExtractHead(head, quoted_count),
         tail,
         budget,
         settings,
         _render_supplement,
         written_summary,
         with_decisions=False,
-        quoted_count=quoted_count,
     )
     return _render_supplement(sections)
 
 
+class _ExtractHead(NamedTuple):
+    """The messages that an extract is made of."""
+
+    messages: Sequence[SizedMessage]
+    quoted_count: int
+    """How many of them, at the start, are quotes of an earlier extract."""
+
+
 def _collect_extract_sections(
-    head: Sequence[SizedMessage],
+    extract_head: _ExtractHead,
     tail: Sequence[SizedMessage],
     budget: int,
     settings: Settings,
@@ -179,13 +186,13 @@ def _collect_extract_sections(
     *,
     with_decisions: bool = True,
     section_budget: int | None = None,
-    quoted_count: int = 0,
 ) -> ExtractSections:
-    """Choose the content of each section of an extract of ``head``, which ``render_sections`` will render.
+    """Choose the content of each section of an extract of ``extract_head``, which ``render_sections`` will render.
 
     What the agent did comes first, then the user's words within their share, then lines of the head, and at last more
     of the user's words with what the lines left. All but the lines stay within ``section_budget``.
     """
+    head, quoted_count = extract_head
     section_budget = budget if section_budget is None else min(budget, section_budget)
     all_messages = [sized_message.message for sized_message in head]
     # The user's words are quoted from the whole head, since rules never expire; everything else from its newest part,
