@@ -1,4 +1,4 @@
-"""One compaction as a plugin of a coding agent makes it, beside two rivals and the compaction that the agent itself has.
+"""One compaction by a plugin of a coding agent, beside two rivals and the compaction that the agent has itself.
 
 Usage: uv run --group rivals --extra exact python bench/host_compaction.py FOLDER…
          [--policy NAME…] [--sizes 80000,200000,500000] [--rules N] [--runs N] [--json] [--check] [--write]

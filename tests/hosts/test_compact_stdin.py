@@ -18,6 +18,7 @@ from transcripts import build_transcript, list_call_ids, list_result_ids
 
 from holdfast.cli import holdfast_command
 from holdfast.formats import get_branch_entries, read_recording
+from holdfast.hosts.compact_transcript import MAX_EXTRACT_SHARE, MAX_EXTRACT_TOKENS, MAX_TAIL_TOKENS
 from holdfast.messages.message import Message
 from holdfast.planning.extract.previous_summary import EXTRACT_OPENING
 from holdfast.planning.open_work.section import OPEN_WORK_HEADING
@@ -131,6 +132,15 @@ def test_compact_stdin_leaves_little_of_a_long_session():
     text = answer["messages"][0]["text"]
     for rule in ("never change the public names", "answer in British English", "no new dependencies", "do not commit"):
         assert rule in text
+
+
+@pytest.mark.parametrize("window", [200_000, 1_000_000])
+def test_compact_stdin_leaves_no_more_than_is_worth_its_price(window):
+    """What the first request writes to the cache is limited, however much the window has room for."""
+    answer = compact(build_transcript(read_example_messages(), window=window))
+    limit = MAX_EXTRACT_TOKENS + MAX_EXTRACT_SHARE * answer["tokensBefore"]
+    assert limit / 2 < answer["kept"]["extractTokens"] < 1.05 * limit
+    assert answer["tokensAfter"] - answer["kept"]["extractTokens"] <= MAX_TAIL_TOKENS
 
 
 def test_compact_stdin_quotes_the_instructions_and_carries_them_on():
