@@ -37,6 +37,7 @@ _CODE_SHAPED = re.compile(r".+_.+|.*(?:[a-z0-9][A-Z]|[A-Z]{2,}[a-z])")
 _KEBAB_PATTERN = re.compile(r"\b[a-z][a-z0-9]+(?:-[a-z0-9]+)+\b")
 _HEX_PATTERN = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
 _NUMBER_PATTERN = re.compile(r"\b\d+\.\d+\b|\b\d{3,}\b")
+_DIGIT = re.compile(r"\d")
 # Numbers that occur everywhere (status codes, loopback addresses, round sizes) and point at nothing.
 _COMMON_NUMBERS = frozenset({"100", "127", "200", "404", "500", "1000", "000"})
 _REFERENCE_HINT = re.compile(r"[\d_/.#-]|[a-z0-9][A-Z]|[A-Z]{2}[a-z]|::")
@@ -75,16 +76,27 @@ def _extract_uncached(piece: str) -> tuple[Reference, ...]:
 
 
 def _iter_references(piece: str) -> Iterator[Reference]:
+    # Each pattern needs a certain character. Looking for that is much cheaper, and most pieces have few of them.
+    if "://" in piece:
+        yield from _iter_urls(piece)
+    if "/" in piece:
+        yield from _iter_paths(piece)
+    if "." in piece:
+        yield from [("file", name) for name in _FILE_PATTERN.findall(piece)]
+    if "_" in piece or not piece.islower():
+        yield from _iter_identifiers(piece)
+    if "-" in piece:
+        yield from [("kebab", name) for name in _KEBAB_PATTERN.findall(piece) if len(name) >= 7]
+    if _DIGIT.search(piece) is not None:
+        yield from _iter_numbers(piece)
+
+
+def _iter_urls(piece: str) -> Iterator[Reference]:
     for match in _URL_PATTERN.finditer(piece):
         yield "url", match.group().rstrip(".,:;")
-    yield from _iter_paths(piece)
-    # The check for a dot is much cheaper than the pattern, and most pieces have none.
-    for match in _FILE_PATTERN.finditer(piece) if "." in piece else ():
-        yield "file", match.group()
-    yield from _iter_identifiers(piece)
-    for match in _KEBAB_PATTERN.finditer(piece):
-        if len(match.group()) >= 7:
-            yield "kebab", match.group()
+
+
+def _iter_numbers(piece: str) -> Iterator[Reference]:
     for match in _HEX_PATTERN.finditer(piece):
         # Git shows seven digits of a hash, so long and short forms of one commit are the same reference.
         yield "hex", match.group()[:7]
