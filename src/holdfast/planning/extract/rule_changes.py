@@ -226,9 +226,15 @@ class _RulesInForce:
         """The rules, in force or not, that hold until something happens, by the words for it."""
 
     def add_quoted_text(self, sentences: Iterable[_Sentence]) -> None:
-        """Read a quote of an earlier extract: its sentences are rules, and end none."""
+        """Read a quote of an earlier extract: its sentences are rules, and end none.
+
+        One that puts a value in the place of another was taken for a rule when that stood before it, and still is one.
+        """
         self._text_starts.append(len(self._sentences))
         for sentence in sentences:
+            is_change = sentence.is_again or sentence.is_replacement or sentence.is_exception
+            if is_change and sentence.traits.values:
+                self.changing.add(len(self._sentences))
             self._add(sentence)
         self._quoted_count = len(self._sentences)
 
