@@ -132,6 +132,16 @@ def test_find_rule_changes_ends_nothing_by_quotes_of_an_extract():
     assert find_rule_changes([RULES["uploads"], "Scratch that."], 1).revoked == {}, "what stood before it is not known"
 
 
+def test_find_rule_changes_takes_a_quoted_change_for_a_rule():
+    """What changed a rule still is one when an extract quotes it without the rule; a request for something is not."""
+    changes = [
+        "Please go back to asking Mira Olsen before billing changes.",
+        "Make that Harbour7 for the uploads instead.",
+    ]
+    texts = [*changes, "Please look at the parser."]
+    assert find_rule_changes(texts, len(texts)).changing == {text: {text} for text in changes}
+
+
 def test_find_rule_changes_ends_what_depends_on_a_rule_with_it():
     """A sentence that says nothing without the rule before it goes with the rule."""
     story = "Uploads of 20 MB took down the mail gateway last year. Let's not do that again."
