@@ -17,6 +17,7 @@ from holdfast.cli.proxy_options import count_proxy_requests, summarize_run
 from holdfast.errors import FormatError
 from holdfast.messages.text.counts import format_count
 from holdfast.proxy.http.headers import TOKEN_HEADER
+from holdfast.state.codec.reading import get_decoder
 
 SETTLE_SECONDS = 0.2
 """Seconds to wait before the last look: a request is counted when it is recorded, milliseconds after its answer."""
@@ -43,7 +44,7 @@ def fetch_proxy_stats(proxy: str, token: str = "") -> ProxyStats:
     if answer.status != _OK:
         raise FormatError(f"it answered {answer.status} to GET /stats")
     try:
-        return msgspec.json.decode(answer.body, type=ProxyStats)
+        return get_decoder(ProxyStats).decode(answer.body)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise FormatError(f"its counts are of another version ({error}); restart it") from error
 
