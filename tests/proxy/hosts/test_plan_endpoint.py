@@ -319,6 +319,60 @@ def test_an_edited_past_is_another_branch():
     assert third[: len(first)] == first
 
 
+CALLS = [{"tool_use_id": name, "tool": "read", "input": {}} for name in ("c1", "c2")]
+RESULTS = [{"tool_use_id": name, "text": make_log(0, 4_000)} for name in ("c1", "c2")]
+REGROUPED = {
+    "results together, then one by one": (
+        [{"role": "user", "toolResults": RESULTS}],
+        [{"role": "user", "toolResults": [result]} for result in RESULTS],
+    ),
+    "results one by one, then together": (
+        [{"role": "user", "toolResults": [result]} for result in RESULTS],
+        [{"role": "user", "toolResults": RESULTS}],
+    ),
+    "a blank message goes": (
+        [{"role": "user", "toolResults": RESULTS}, {"role": "user", "text": ""}, {"role": "user", "text": "Quick."}],
+        [{"role": "user", "toolResults": RESULTS}, {"role": "user", "text": "Quick."}],
+    ),
+    "a blank message comes": (
+        [{"role": "user", "toolResults": RESULTS}, {"role": "user", "text": "Quick."}],
+        [{"role": "user", "toolResults": RESULTS}, {"role": "user", "text": ""}, {"role": "user", "text": "Quick."}],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REGROUPED)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_host_that_groups_its_messages_differently_is_planned_all_the_same(case, restarts):
+    """The same content in more or fewer messages than before, as after an update of the plugin, is shortened and
+    compacted as before, and each answer names the messages of its own call.
+    """
+    before, after = REGROUPED[case]
+    store = MemoryStore()
+
+    async def scenario():
+        host = Host(None)
+        host.say("Why is it slow?")
+        host._append({"role": "assistant", "text": "I look.", "toolUses": CALLS})
+        beginning = host.messages
+        answers = []
+        async with open_server(store) as first_web, open_server(store) as second_web:
+            for web, messages in ((first_web, before), (second_web if restarts else first_web, after)):
+                host.web = web
+                host.messages = list(beginning)
+                for message in messages:
+                    host._append(message)
+                # Twice, as the second call finds in the log what the first one wrote.
+                for _ in range(2):
+                    reply = await host.post()
+                    answers.append(reply.json())
+        return answers
+
+    for answer in run(scenario):
+        assert answer["notices"] == []
+        assert answer["tokensAfter"] < 30_000 < answer["tokensBefore"]
+
+
 def test_a_store_that_cannot_be_written_leaves_the_messages_as_they_are(tmp_path):
     """Without its log Holdfast decides nothing: all messages come back, with one sentence why."""
 

@@ -77,6 +77,11 @@ class PrefixMatch(Struct, frozen=True):
     unchanged_count: int = 0
     """How many of them, from the first one on, are known to be the log's own objects."""
 
+    def keep_one_to_one(self) -> PrefixMatch:
+        """Return the match without the messages that are grouped differently."""
+        count = self.one_to_one_count
+        return PrefixMatch(self.messages[:count], count, count, min(count, self.unchanged_count))
+
 
 class _MatchedGroup(NamedTuple):
     """Messages of the log, in the client's bytes, and how many of the client's messages repeat them."""

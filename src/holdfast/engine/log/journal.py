@@ -573,16 +573,25 @@ class Journal(BranchLog):
             data = {"limit": forgotten_limit, "behind": self.leaf or ""}
             self._append_bodies([NoteEntry(NOTE_WINDOW_FORGOTTEN, data=data)])
 
-    def follow_conversation(self, messages: Sequence[SizedMessage], decode: MessageDecoder | None = None) -> list[str]:
+    def follow_conversation(
+        self,
+        messages: Sequence[SizedMessage],
+        decode: MessageDecoder | None = None,
+        *,
+        allows_regrouping: bool = True,
+    ) -> list[str]:
         """Follow a client's whole conversation: append its new messages and return the ids of their entries.
 
         The same content in other bytes is the same conversation, and the new bytes count from now on. If an earlier
         message differs, its past was edited: this branch then forks just before that message, takes along the decisions
         about the messages before it, and the session's leaf stays where it is. ``messages`` have sizes and digests;
-        ``decode`` is the function that made each of them from its bytes.
+        ``decode`` is the function that made each of them from its bytes. Without ``allows_regrouping`` the same content
+        in more or fewer messages is an edit too, so that the branch then has each of ``messages`` as one of its own.
         """
         messages = tuple(messages)
         repeated_prefix = self.match_conversation(messages)
+        if not allows_regrouping:
+            repeated_prefix = repeated_prefix.keep_one_to_one()
         repeated_messages = repeated_prefix.messages
         is_edited = len(repeated_messages) < len(self.state.history.sized_messages)
         if is_edited:

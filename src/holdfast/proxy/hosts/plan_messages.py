@@ -111,7 +111,8 @@ def _plan_and_commit(journal: Journal, request: PlanRequest, target: Target) -> 
         idle_seconds = journal.get_idle_seconds()
         is_cold = idle_seconds > get_cache_lifetime(journal.state, target.cache_rules)
         _record_answer(journal, request)
-        journal.follow_conversation(request.messages)
+        # The answer names the plugin's messages one by one, so the branch must have the same ones.
+        journal.follow_conversation(request.messages, allows_regrouping=False)
         journal.describe_session(target.model)
         target = replace(target, setup=_choose_setup(journal.state.setup, request.setup_tokens))
         inputs = PlanInputs(
@@ -146,7 +147,7 @@ def _record_answer(journal: Journal, request: PlanRequest) -> None:
     has_new_messages = len(request.messages) > known_count
     if not is_answer_due or not has_new_messages:
         return
-    is_continued = journal.match_conversation(request.messages).client_count == known_count
+    is_continued = journal.match_conversation(request.messages).one_to_one_count == known_count
     if not is_continued:
         return
     answer, usage = request.messages[known_count], request.usages[known_count]
