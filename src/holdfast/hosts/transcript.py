@@ -184,9 +184,13 @@ def _replace_half_characters(data: bytes) -> bytes:
 def read_message(raw: Raw, path: str) -> TranscriptMessage:
     """Read one message; ``path`` says where it is in the document, for the ``TranscriptError`` if it is none."""
     try:
+        # What the envelope's decoder only skipped was not looked at: the message, and in it the input of each call.
+        bytes(raw).decode()
         message = get_decoder(_TranscriptMessage).decode(raw)
     except msgspec.ValidationError as error:
         raise _describe_wrong_type(error, path) from None
+    except UnicodeDecodeError as error:
+        raise TranscriptError(path, f"it is not UTF-8 text: {error.reason}", "send JSON in UTF-8") from None
     parts: list[Part] = []
     for result in message.results:
         parts.append(ToolResult(result.tool_use_id, "", (Text(result.text),), result.is_error))

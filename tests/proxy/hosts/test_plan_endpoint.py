@@ -458,6 +458,26 @@ def test_a_body_that_is_no_json_object_is_refused(path, body):
     assert got.status_code == 405
 
 
+@pytest.mark.parametrize("path", ["/v1/plan", "/v1/compact"])
+@pytest.mark.parametrize("broken_text", [b"\xff\xfe", b"\xed\xa0\x80"], ids=["no UTF-8", "half a character"])
+@pytest.mark.parametrize("place", ["the text", "the input"])
+def test_bytes_that_are_no_utf8_are_refused(path, broken_text, place):
+    """A message with such bytes, in its text or in a tool's input, is a mistake of the plugin and named as one."""
+
+    async def scenario():
+        async with open_server() as web:
+            host = Host(web)
+            host.say("Why?")
+            host.work(0, 2, text="the text")
+            host.messages[1]["toolUses"][0]["input"] = {"path": "the input"}
+            body = json.dumps({**host.fields, "messages": host.messages}).encode()
+            return await web.post(path, content=body.replace(place.encode(), broken_text))
+
+    reply = run(scenario)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["path"] == "messages[1]"
+
+
 def test_a_window_that_nothing_fits_into_is_refused():
     """The error has the numbers; the host then goes on without us."""
 
