@@ -352,3 +352,14 @@ def test_damaged_record_is_named(home):
     for command in ("status", "disable", "enable"):
         result = run(command)
         assert (result.exit_code, f"{record} is damaged" in result.output) == (2, True), result.output
+
+
+def test_damaged_record_of_another_instance_keeps_none_from_being_undone(home):
+    """An instance whose own record can be read is disabled, whatever state the others are in."""
+    assert run("enable", "--client", "sdk", "--no-service", "--yes").exit_code == 0
+    (record,) = home.rglob("instances/default.json")
+    record.with_name("broken.json").write_text("{")
+    result = run("disable", "--yes")
+    assert result.exit_code == 0, result.output
+    assert not record.exists()
+    assert "1 file put back" in result.output

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.cli.always_on.instance import InstanceRecord, decode_record, locate_instance_files
+from holdfast.cli.always_on.instance import (
+    InstanceRecord,
+    check_instance_name,
+    decode_record,
+    locate_instance_files,
+)
 from holdfast.cli.output.errors import CommandError
 
 
@@ -35,10 +40,11 @@ def load_instances() -> list[InstanceRecord]:
 
 def get_instance(name: str) -> InstanceRecord:
     """Return the record of the instance called ``name``. Raises ``CommandError`` if there is none."""
-    records = load_instances()
-    for record in records:
-        if record.name == name:
-            return record
-    names = ", ".join(record.name for record in records)
-    hint = f"there are {names}; give one with --name" if records else "holdfast enable makes one"
+    # Its own record alone: a damaged one of another instance must not keep this one from being undone.
+    check_instance_name(name)
+    path = Path(locate_instance_files(find_instances_folder(), name)[0])
+    if path.exists():
+        return decode_record(path.read_bytes(), str(path))
+    names = ", ".join(record.name for record in load_instances())
+    hint = f"there are {names}; give one with --name" if names else "holdfast enable makes one"
     raise CommandError(f"there is no instance {name}; {hint}")
