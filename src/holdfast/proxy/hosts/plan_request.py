@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
+from holdfast.hosts.given_conversation import GivenConversation
 from holdfast.hosts.transcript import (
     MAX_WINDOW,
     AnswerUsage,
@@ -24,6 +25,7 @@ from holdfast.hosts.transcript import (
 )
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.providers.registry import API_SPECS
+from holdfast.state.entries import Usage
 
 MAX_REMEMBERED_SESSIONS = 256
 """Sessions whose messages are remembered: one for each branch in memory (``open_branches.MAX_BRANCHES``)."""
@@ -55,18 +57,13 @@ class PlanRequest(Struct, frozen=True):
     """A conversation of which the next request is to be planned."""
 
     session_key: str
-    messages: tuple[SizedMessage, ...]
-    """The messages as the planner reads them, one for each that came."""
+    conversation: GivenConversation
     handles: tuple[str, ...]
-    """The host's name for each of them."""
-    usages: tuple[AnswerUsage | None, ...]
-    """For each of them, if it is an answer: what its request took, if the host says it."""
+    """The host's name for each message of the conversation."""
     api: str
     model: str
     window: int | None
     """The window of the model in tokens, if the host says it."""
-    setup_tokens: int
-    """Tokens of the system prompt and the tools."""
     wants_compaction: bool
     """Whether to compact whatever the size: the user asked for it, or the provider refused a request."""
 
@@ -76,7 +73,7 @@ class _ReadMessage(Struct, frozen=True):
 
     sized_message: SizedMessage
     handle: str
-    usage: AnswerUsage | None
+    usage: Usage | None
 
 
 class PlanRequestReader:
@@ -97,15 +94,18 @@ class PlanRequestReader:
         read_messages = self._read_new_messages(session_key, envelope.messages)
         handles = tuple(message.handle for message in read_messages)
         _check_handles_differ(handles)
+        conversation = GivenConversation(
+            tuple(message.sized_message for message in read_messages),
+            tuple(message.usage for message in read_messages),
+            envelope.setup_tokens,
+        )
         return PlanRequest(
             session_key,
-            tuple(message.sized_message for message in read_messages),
+            conversation,
             handles,
-            tuple(message.usage for message in read_messages),
             envelope.api,
             envelope.model,
             envelope.window,
-            envelope.setup_tokens,
             envelope.wants_compaction,
         )
 
@@ -123,7 +123,7 @@ class PlanRequestReader:
             if message.handle is None:
                 path = f"messages[{digests.index(digest)}].handle"
                 raise TranscriptError(path, "it is missing", HANDLE_ADVICE)
-            messages_by_digest[digest] = _ReadMessage(sized_message, message.handle, message.usage)
+            messages_by_digest[digest] = _ReadMessage(sized_message, message.handle, _convert_usage(message.usage))
         # Two lists with messages of the same bytes have the same objects, which is how the log recognizes them quickly.
         current_messages = {digest: messages_by_digest[digest] for digest in digests}
         self._remember_messages(session_key, current_messages)
@@ -134,6 +134,14 @@ class PlanRequestReader:
         self._read_messages.move_to_end(session_key)
         while len(self._read_messages) > MAX_REMEMBERED_SESSIONS:
             self._read_messages.popitem(last=False)
+
+
+def _convert_usage(usage: AnswerUsage | None) -> Usage | None:
+    """Return the usage as the log has it, in which the prompt's tokens include those of the cache."""
+    if usage is None:
+        return None
+    prompt_tokens = usage.input + usage.cache_read + usage.cache_write
+    return Usage(prompt_tokens, usage.output, usage.cache_read, usage.cache_write)
 
 
 def make_plugin_session_key(client: str, session: str) -> str:
