@@ -1,0 +1,218 @@
+"""One conversation of an agent that a framework runs: what its model is shown, and what becomes of refused requests.
+
+The framework keeps its own history and sends the requests. Before each it gives the whole history and gets back what to
+show the model. Decisions are in the session's log, so they hold in later calls and after a restart. Synchronous, and
+safe to call from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast import events
+from holdfast.engine.compaction.compact import find_shrink_failure
+from holdfast.engine.log.journal import Journal, PreparedRequest
+from holdfast.engine.recall import answer_recall
+from holdfast.engine.session import Report
+from holdfast.hosts.given_conversation import (
+    GivenConversation,
+    ShownMessage,
+    list_shown_messages,
+    plan_given_conversation,
+)
+from holdfast.messages.message import Message
+from holdfast.messages.size.tokens import measure_messages
+from holdfast.messages.sized_message import SizedMessage
+from holdfast.planning.budget import compute_budget, compute_effective_target
+from holdfast.planning.pipeline import Policy
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.recovery.machine import (
+    CONTEXT_OVERFLOW_KIND,
+    NoProgress,
+    ProviderRefusal,
+    RecoveryEvent,
+    RecoveryState,
+    Shrink,
+    decide_next_action,
+    start_recovery,
+    subtract_used_steps,
+)
+from holdfast.state.calibration.token_estimate import estimate_request_tokens
+from holdfast.state.entries import Usage
+from holdfast.state.plan import Plan
+from holdfast.state.target import PlanInputs, Target
+from holdfast.store.base import SessionStore
+
+
+class GivenMessage(Struct, frozen=True):
+    """A message of the framework's history in our terms."""
+
+    message: Message
+    usage: Usage | None = None
+    """For an answer: what its request took, if the framework knows."""
+
+
+class _CurrentRequest(Struct, frozen=True):
+    """The newest request, until the next one is planned."""
+
+    messages: tuple[SizedMessage, ...]
+    prepared_request: PreparedRequest
+    recovery: RecoveryState
+
+
+class AgentHistory:
+    """One conversation of an agent: plans its requests, makes refused ones smaller, and reads old texts back."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        key: str,
+        policy: Policy = Policy(),
+        listener: Callable[[events.Event], None] | None = None,
+    ) -> None:
+        self._store = store
+        self.key = key
+        self._policy = policy
+        self._listener = listener
+        self._lock = Lock()
+        self._journal: Journal | None = None
+        self._sized_messages: dict[Message, SizedMessage] = {}
+        """The messages of the last call, so that only new ones are measured."""
+        self._request: _CurrentRequest | None = None
+
+    def plan(self, messages: Sequence[GivenMessage], target: Target, setup_tokens: int = 0) -> list[ShownMessage]:
+        """Return what to show of ``messages``, the whole history, in the next request.
+
+        ``setup_tokens`` are those of the system prompt and the tools. Raises ``WindowTooSmall`` if the history cannot
+        be made to fit, and ``StoreError`` if the log cannot be read or written.
+        """
+        with self._lock:
+            journal = self._open_journal()
+            known_decisions = journal.state.view.active_decisions
+            conversation = GivenConversation(
+                tuple(self._measure([given.message for given in messages])),
+                tuple(given.usage for given in messages),
+                setup_tokens,
+            )
+            prepared_request = plan_given_conversation(journal, conversation, target)
+            recovery = start_recovery(
+                journal.state, journal.policy.settings, is_breaker_cooled=journal.is_breaker_cooled()
+            )
+            self._request = _CurrentRequest(conversation.messages, prepared_request, recovery)
+            if journal.state.view.active_decisions != known_decisions:
+                self._emit_decisions(prepared_request.plan)
+            return list_shown_messages(prepared_request, conversation.messages)
+
+    def plan_smaller(self, report: ErrorReport, *, is_surely_overflow: bool = False) -> list[ShownMessage] | None:
+        """Return what to show in place of the newest request, which its provider refused as ``report`` says.
+
+        None if the error is no overflow, or if nothing smaller is left to try: the error is then the framework's.
+        ``is_surely_overflow`` says that the framework has classified the error as an overflow itself.
+        """
+        with self._lock:
+            if self._request is None:
+                return None
+            journal, request = self._open_journal(), self._request
+            verdict = classify_error(report)
+            if not (verdict.is_overflow or is_surely_overflow):
+                return None
+            journal.record_overflow(report.message_line, verdict.limit or 0, verdict.requested or 0)
+            plan = request.prepared_request.plan
+            refusal = ProviderRefusal(
+                verdict.kind if verdict.is_overflow else CONTEXT_OVERFLOW_KIND,
+                is_overflow=True,
+                token_limit=verdict.limit,
+                counted_tokens=verdict.requested,
+                estimated_tokens=plan.after,
+                has_media=plan.state.view.media_count > 0,
+            )
+            smaller_request = self._shrink(journal, request, refusal)
+            if smaller_request is None:
+                return None
+            self._request = smaller_request
+            self._emit_decisions(smaller_request.prepared_request.plan)
+            return list_shown_messages(smaller_request.prepared_request, request.messages)
+
+    def _shrink(self, journal: Journal, request: _CurrentRequest, refusal: ProviderRefusal) -> _CurrentRequest | None:
+        """Return the request made smaller by the first step of recovery that can, or None if no step is left."""
+        target, recovery = request.prepared_request.target, request.recovery
+        event: RecoveryEvent = refusal
+        while True:
+            recovery, action = decide_next_action(subtract_used_steps(recovery, journal.state), event)
+            if not isinstance(action, Shrink):
+                return None
+            if action.step == "output":
+                # The limit of the answer belongs to the framework's model.
+                event = NoProgress("not_smaller")
+                continue
+            inputs = PlanInputs(overflow_step=action.step)
+            plan = journal.plan_next(target, inputs)
+            failure = find_shrink_failure(plan, action.step)
+            if failure:
+                event = NoProgress(failure)
+                continue
+            prepared_request = journal.commit_plan(plan, target, inputs)
+            if prepared_request is not None:
+                return _CurrentRequest(request.messages, prepared_request, recovery)
+            event = refusal  # the log has moved on: decide again
+
+    def answer_recall(self, arguments: str | Mapping[str, Any]) -> str:
+        """Return the result of the model's call of the tool ``recall``; it explains mistakes in the arguments."""
+        with self._lock:
+            return answer_recall(self._store, self.key, arguments).text
+
+    def report(self) -> Report | None:
+        """Return how full the context is as of the newest request; None before the first one."""
+        with self._lock:
+            if self._request is None:
+                return None
+            journal, planned_target = self._open_journal(), self._request.prepared_request.target
+            state, settings = journal.state, journal.policy.settings
+            target = compute_effective_target(planned_target, state, settings)
+            budget = compute_budget(target, settings)
+            return Report(
+                session=self.key,
+                api=target.api,
+                model=target.model,
+                tokens=estimate_request_tokens(state, target),
+                window=budget.window,
+                window_source=target.limits.window_source,
+                usable_tokens=budget.usable,
+                setup_tokens=budget.setup_tokens,
+                message_count=len(state.history.sized_messages),
+                compaction_count=int(state.view.compaction is not None),
+                decision_count=len(state.view.active_decisions),
+                policy=journal.policy.name,
+            )
+
+    def _open_journal(self) -> Journal:
+        if self._journal is None:
+            self._journal = Journal.open(self._store, self.key, self._policy)
+        return self._journal
+
+    def _measure(self, messages: Sequence[Message]) -> list[SizedMessage]:
+        """Return ``messages`` measured; equal messages of the last call are the same objects again.
+
+        The log recognizes a conversation that goes on by its objects, which takes no time.
+        """
+        new_messages = [message for message in dict.fromkeys(messages) if message not in self._sized_messages]
+        sizes = measure_messages(new_messages)
+        for message, (tokens, digest) in zip(new_messages, sizes, strict=True):
+            self._sized_messages[message] = SizedMessage(message, tokens, digest)
+        sized_messages = [self._sized_messages[message] for message in messages]
+        self._sized_messages = dict(zip(messages, sized_messages, strict=True))
+        return sized_messages
+
+    def _emit_decisions(self, plan: Plan) -> None:
+        if self._listener is None:
+            return
+        saved_tokens = sum(edit.saves for edit in plan.record)
+        if plan.record:
+            self._listener(events.EditsDecided(self.key, "agent", len(plan.record), saved_tokens))
+        if plan.compaction is not None:
+            self._listener(events.CompactionEnded(self.key, tokens_before=plan.before, tokens_after=plan.after))

@@ -1,0 +1,139 @@
+"""``AgentHistory``: what every adapter of a framework relies on."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import Message, Text, ToolCall, ToolResult, get_target
+from holdfast.errors import WindowTooSmall
+from holdfast.events import CompactionEnded
+from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
+from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.entries import Usage
+from holdfast.store.memory import MemoryStore
+
+RULE = "Never restart the server."
+
+
+def make_target(window=30_000):
+    """Return the target of a model with a small window."""
+    return get_target("openai-chat", "gpt-4.1", window=window)
+
+
+def make_messages(steps, lines=120):
+    """Return a conversation with a call and its result in each step."""
+    messages = [Message.from_text("user", f"Find out why it is slow. {RULE}")]
+    for step in range(steps):
+        text = "\n".join(f"step {step:03}, line {line}: {line * 7919 % 1009} ms" for line in range(lines))
+        messages.append(
+            Message("assistant", (Text("I look."), ToolCall(f"c{step}", "read", f'{{"path": "/log/{step}"}}')))
+        )
+        messages.append(Message("tool", (ToolResult(f"c{step}", "read", (Text(text),)),)))
+    return [GivenMessage(message) for message in messages]
+
+
+def check_shown(shown_messages):
+    """Check that each result stands right after its call."""
+    open_calls = []
+    for shown in shown_messages:
+        assert [result.call_id for result in shown.message.results] == open_calls
+        open_calls = [call.id for call in shown.message.calls]
+
+
+@given(steps=st.integers(1, 40), stride=st.integers(1, 5), restarts=st.booleans())
+def test_what_was_shown_is_shown_again_until_a_compaction(steps, stride, restarts):
+    """Each call shows what the one before it showed, and the new messages after that, unless it compacted; also with a
+    new history on the same store for each call.
+    """
+    store, events = MemoryStore(), []
+    history = AgentHistory(store, "one", listener=events.append)
+    before = []
+    for count in range(stride, steps + 1, stride):
+        if restarts:
+            history = AgentHistory(store, "one", listener=events.append)
+        compactions = sum(isinstance(event, CompactionEnded) for event in events)
+        shown_messages = history.plan(make_messages(count), make_target(), setup_tokens=2_000)
+        check_shown(shown_messages)
+        texts = [shown.message for shown in shown_messages]
+        is_compacted = sum(isinstance(event, CompactionEnded) for event in events) > compactions
+        assert is_compacted or texts[: len(before)] == before
+        assert RULE in repr(texts)
+        report = history.report()
+        assert report.tokens <= report.window == 30_000
+        before = texts
+
+
+def test_own_messages_are_named_and_new_ones_are_not():
+    """A kept message comes back with its place, an extract without one."""
+    messages = make_messages(40)
+    shown_messages = AgentHistory(MemoryStore(), "one").plan(messages, make_target())
+    first, *rest = shown_messages
+    assert first.index is None
+    assert is_extract(first.message.text)
+    assert [shown.index for shown in rest] == list(range(len(messages) - len(rest), len(messages)))
+    for shown in rest:
+        assert shown.message is messages[shown.index].message
+
+
+def test_refused_request_becomes_smaller_until_nothing_is_left_to_try():
+    """Each refusal for the length gives a smaller request; another error, and the last refusal, give none."""
+    history = AgentHistory(MemoryStore(), "one")
+    messages, target = make_messages(40), make_target(1_000_000)
+    shown_messages = history.plan(messages, target)
+    assert history.plan_smaller(ErrorReport(message="the key is wrong")) is None
+    sizes = [sum(len(repr(shown.message)) for shown in shown_messages)]
+    for _ in range(20):
+        shown_messages = history.plan_smaller(ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum"))
+        if shown_messages is None:
+            break
+        check_shown(shown_messages)
+        assert RULE in repr(shown_messages)
+        sizes.append(sum(len(repr(shown.message)) for shown in shown_messages))
+    assert shown_messages is None
+    assert len(sizes) > 1
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == len(sizes)
+    # What was learned holds for the next request.
+    later = history.plan(messages, target)
+    assert sum(len(repr(shown.message)) for shown in later) <= sizes[1]
+
+
+def test_usage_of_answers_is_recorded():
+    """What an answer took is known to the next report."""
+    history = AgentHistory(MemoryStore(), "one")
+    messages = make_messages(3)
+    history.plan(messages[:-2], make_target())
+    messages[-2] = GivenMessage(messages[-2].message, Usage(9_000, 20))
+    history.plan(messages, make_target())
+    assert history.report().tokens > 9_000
+
+
+def test_recall_reads_back_what_an_extract_left_out():
+    """The tool finds words that are no longer shown; wrong arguments are explained to the model."""
+    history = AgentHistory(MemoryStore(), "one")
+    history.plan(make_messages(40), make_target())
+    found = history.answer_recall({"search": "step 003, line 77"})
+    handle = re.search(r'recall\(id="([0-9a-f]+)"', found)[1]
+    assert "step 003, line 77: 327 ms" in history.answer_recall({"id": handle, "search": "line 77:"})
+    assert "no text of this session" in history.answer_recall({"id": "abcdefabcdef"})
+
+
+def test_a_window_that_nothing_fits_into_is_an_error():
+    """The error is raised before anything is sent."""
+    with pytest.raises(WindowTooSmall):
+        AgentHistory(MemoryStore(), "one").plan(make_messages(2), make_target(100))
+
+
+def test_several_threads_may_ask():
+    """Frameworks run tools and agents in threads; the calls of one conversation wait for each other."""
+    history = AgentHistory(MemoryStore(), "one")
+    messages = make_messages(10)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: history.plan(messages, make_target()), range(12)))
+    assert all(result == results[0] for result in results)
