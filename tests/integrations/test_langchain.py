@@ -1,0 +1,206 @@
+"""The middleware in real LangChain agents, with a model that refuses what a provider refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain", reason="LangChain is not installed (pip install 'holdfast[langchain]')")
+
+from langchain.agents import create_agent
+from langchain.tools import tool
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import Field
+
+from holdfast.events import CompactionEnded
+from holdfast.integrations.langchain import HoldfastMiddleware
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.store.memory import MemoryStore
+
+RULE = "Never restart the server."
+
+
+def write_log(step, lines=120):
+    """Return what the tool prints."""
+    return "\n".join(f"step {step:03}, line {line}: {line * 7919 % 1009} ms" for line in range(lines))
+
+
+@tool
+def read_log(step: int) -> str:
+    """Read the log of one step."""
+    return write_log(step)
+
+
+class StrictModel(BaseChatModel):
+    """A model that reads one log after the other, and refuses what its provider would refuse."""
+
+    steps: int = 40
+    window: int = 30_000
+    recalls: dict[int, dict[str, Any]] = Field(default_factory=dict)
+    """Arguments of the recall that is called in place of a step."""
+    seen: list[list[Any]] = Field(default_factory=list)
+    answers: list[Any] = Field(default_factory=list)
+    refusals: int = 0
+
+    @property
+    def _llm_type(self) -> str:
+        return "strict"
+
+    def bind_tools(self, tools, **_):
+        """Take any tools."""
+        return self
+
+    def _generate(self, messages, stop=None, run_manager=None, **_):
+        tokens = sum(
+            estimate_text_tokens(str(message.content) + str(getattr(message, "tool_calls", ""))) for message in messages
+        )
+        if tokens > self.window:
+            self.refusals += 1
+            raise ContextOverflowError(f"prompt is too long: {tokens} tokens > {self.window} maximum")
+        check_pairs(messages)
+        self.seen.append(list(messages))
+        done = sum(isinstance(message, AIMessage) for message in self.answers)
+        usage = {"input_tokens": tokens, "output_tokens": 10, "total_tokens": tokens + 10}
+        if done >= self.steps:
+            answer = AIMessage("done", usage_metadata=usage)
+        elif done in self.recalls:
+            answer = AIMessage("", tool_calls=[{"id": f"c{done}", "name": "recall", "args": self.recalls[done]}])
+        else:
+            call = {"id": f"c{done}", "name": "read_log", "args": {"step": done}}
+            answer = AIMessage("I look.", tool_calls=[call], usage_metadata=usage)
+        self.answers.append(answer)
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def check_pairs(messages):
+    """Fail as a provider does where a result does not stand right after its call."""
+    due = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            assert message.tool_call_id in due, "a result without its call"
+            due.discard(message.tool_call_id)
+        else:
+            assert not due, "a call without its result"
+            due = {call["id"] for call in getattr(message, "tool_calls", ())}
+    assert not due
+
+
+def run_agent(agent, *, is_async=False, **config):
+    """Let the agent work on one prompt and return its state."""
+    given = {"messages": [HumanMessage(f"Find out why it is slow. {RULE}")]}
+    options = {"recursion_limit": 1_000, **config}
+    if is_async:
+        return asyncio.run(agent.ainvoke(given, options))
+    return agent.invoke(given, options)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_agent_lives_past_its_window(is_async):
+    """An agent that reads three windows of logs finishes; its state keeps the whole history; no request is refused; and
+    each request begins as the one before it did, but for compactions.
+    """
+    model, events = StrictModel(), []
+    middleware = HoldfastMiddleware(window=30_000, store=MemoryStore(), listener=events.append)
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]), is_async=is_async)
+    messages = state["messages"]
+    assert messages[-1].content == "done"
+    assert [message.content for message in messages if isinstance(message, ToolMessage)] == [
+        write_log(step) for step in range(40)
+    ]
+    compactions = [event for event in events if isinstance(event, CompactionEnded)]
+    assert model.refusals == 0
+    assert len(compactions) >= 2
+    breaks = 0
+    for before, after in zip(model.seen, model.seen[1:], strict=False):
+        breaks += after[: len(before)] != before
+        assert RULE in str(after[0].content)
+    assert breaks == len(compactions)
+
+
+def test_agent_without_the_middleware_dies_of_the_overflow():
+    """The same agent alone is refused."""
+    model = StrictModel()
+    with pytest.raises(ContextOverflowError):
+        run_agent(create_agent(model, [read_log]))
+
+
+def test_overflow_is_recovered_inside_of_the_call():
+    """A window smaller than anybody knew: the refused call is made again with less, and the agent never sees it."""
+    model = StrictModel(window=12_000)
+    middleware = HoldfastMiddleware(window=200_000, store=MemoryStore())
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    assert state["messages"][-1].content == "done"
+    assert 1 <= model.refusals <= 3
+
+
+def test_recall_reads_back_what_is_not_shown():
+    """The tool that the middleware registers finds a line of an early step."""
+    model = StrictModel(recalls={35: {"search": "step 003, line 77"}})
+    middleware = HoldfastMiddleware(window=30_000, store=MemoryStore())
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    (answer,) = [
+        message for message in state["messages"] if isinstance(message, ToolMessage) and message.name == "recall"
+    ]
+    assert "step 003" in answer.content
+
+
+def test_decisions_survive_a_restart_with_a_checkpointer():
+    """A new agent on the same checkpointer and store shows what was shown before, so the prompt cache holds."""
+    store, saver = MemoryStore(), InMemorySaver()
+    seen = []
+    for prompt in ("Find out why it is slow.", "And now?"):
+        model = StrictModel(steps=25)
+        middleware = HoldfastMiddleware(window=30_000, store=store)
+        agent = create_agent(model, [read_log], middleware=[middleware], checkpointer=saver)
+        config = {"recursion_limit": 1_000, "configurable": {"thread_id": "one"}}
+        agent.invoke({"messages": [HumanMessage(prompt)]}, config)
+        seen += model.seen
+    first_of_second = next(index for index, shown in enumerate(seen) if shown[-1].content == "And now?")
+    before, after = seen[first_of_second - 1], seen[first_of_second]
+    assert is_extract(after[0].content)
+    assert after[: len(before)] == before
+
+
+def test_threads_do_not_mix():
+    """Two threads with the same prompt are two conversations."""
+    store = MemoryStore()
+    for thread in ("one", "two"):
+        model = StrictModel(steps=2)
+        agent = create_agent(
+            model, [read_log], middleware=[HoldfastMiddleware(store=store)], checkpointer=InMemorySaver()
+        )
+        run_agent(agent, configurable={"thread_id": thread})
+    assert len(store.list_sessions()) == 2
+
+
+def test_blocks_that_are_not_shortened_stay_as_they_are():
+    """Pictures, thinking and provider blocks of kept messages go to the model as LangChain has them."""
+    model = StrictModel(steps=0)
+    content = [
+        {"type": "text", "text": "What is this? " + "Look closely. " * 4_000},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "weather", "sky": "grey"},
+    ]
+    agent = create_agent(model, [], middleware=[HoldfastMiddleware(window=200_000, store=MemoryStore())])
+    agent.invoke({"messages": [HumanMessage(content)]})
+    shown = model.seen[0][0].content
+    assert shown[-2:] == content[-2:]
+    assert json.dumps(shown[0])
+
+
+def test_a_store_that_cannot_be_opened_does_not_stop_the_agent(tmp_path, caplog):
+    """The agent goes on with its whole history, and one line of the log says why."""
+    model = StrictModel(steps=3)
+    (tmp_path / "store.db").write_text("this is no database, and it is long enough to be looked at" * 100)
+    middleware = HoldfastMiddleware(store=tmp_path / "store.db")
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    assert state["messages"][-1].content == "done"
+    assert len([record for record in caplog.records if record.name == "holdfast.integrations"]) == 1
