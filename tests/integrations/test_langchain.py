@@ -204,3 +204,14 @@ def test_a_store_that_cannot_be_opened_does_not_stop_the_agent(tmp_path, caplog)
     state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
     assert state["messages"][-1].content == "done"
     assert len([record for record in caplog.records if record.name == "holdfast.integrations"]) == 1
+
+
+def test_deep_agents_take_it_too():
+    """``create_deep_agent`` has its own summaries; with the middleware nothing is refused, and none is written."""
+    deepagents = pytest.importorskip("deepagents", reason="deepagents is not installed")
+    model = StrictModel()
+    middleware = HoldfastMiddleware(window=30_000, store=MemoryStore())
+    state = run_agent(deepagents.create_deep_agent(model, [read_log], middleware=[middleware]))
+    assert state["messages"][-1].content == "done"
+    assert model.refusals == 0
+    assert len(model.answers) == model.steps + 1
