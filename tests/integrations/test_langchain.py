@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +28,7 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "integrations" / "langchain_agent.py"
 RULE = "Never restart the server."
 
 
@@ -215,3 +219,10 @@ def test_deep_agents_take_it_too():
     assert state["messages"][-1].content == "done"
     assert model.refusals == 0
     assert len(model.answers) == model.steps + 1
+
+
+def test_the_example_runs(capsys):
+    """The example finishes, and its model was shown a small part of what its agent said."""
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    said, shown = re.findall(r"([\d,]{5,})", capsys.readouterr().out)[:2]
+    assert int(shown.replace(",", "")) < int(said.replace(",", "")) / 3
