@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,14 +62,14 @@ def plan_given_conversation(
         # The shown messages are named by their place, so the branch must have the same messages.
         journal.follow_conversation(conversation.messages, allows_regrouping=False)
         journal.describe_session(target.model)
-        setup = _choose_setup(journal.state.setup, conversation.setup_tokens)
+        target = _set_up_target(target, journal.state.setup, conversation.setup_tokens)
         all_inputs = replace(
             inputs,
             cache_state="cold" if is_cold else "warm",
             idle_seconds=idle_seconds,
             is_breaker_cooled=journal.is_breaker_cooled(),
         )
-        return journal.prepare_request(replace(target, setup=setup), all_inputs)
+        return journal.prepare_request(target, all_inputs)
 
 
 def list_shown_messages(prepared_request: PreparedRequest, messages: Sequence[SizedMessage]) -> list[ShownMessage]:
@@ -99,15 +100,19 @@ def _differ_only_in_texts(shown: Message, given: Message) -> bool:
     return shown.role == given.role and has_same_calls and has_same_results
 
 
-def _choose_setup(known_setup: RequestSetup, setup_tokens: int) -> RequestSetup:
-    """Return the setup of the next request: the known one, unless its size has changed too much for an estimate.
+def _set_up_target(target: Target, known_setup: RequestSetup, setup_tokens: int) -> Target:
+    """Return ``target`` with the known setup, or with a new one if its size has changed too much for an estimate.
 
-    A new setup means that the provider's cache holds nothing of the request.
+    A new setup means that the provider's cache holds nothing of the request. What an estimate has more than the known
+    setup is taken from the window, so that the request fits.
     """
-    difference = abs(setup_tokens - known_setup.tokens)
-    if difference <= SETUP_TOLERANCE * known_setup.tokens:
-        return known_setup
-    return RequestSetup(tokens=setup_tokens)
+    more_tokens = setup_tokens - known_setup.tokens
+    if abs(more_tokens) > SETUP_TOLERANCE * known_setup.tokens:
+        return replace(target, setup=RequestSetup(tokens=setup_tokens))
+    limits = target.limits
+    if more_tokens > 0:
+        limits = replace(limits, window=max(1, limits.window - ceil(more_tokens * target.prior_ratio)))
+    return replace(target, setup=known_setup, limits=limits)
 
 
 def _record_answer(journal: Journal, conversation: GivenConversation) -> None:

@@ -631,3 +631,21 @@ def test_an_estimate_of_the_setup_may_vary():
                 shown_before = shown
 
     run(scenario)
+
+
+def test_a_larger_estimate_of_the_setup_takes_its_room():
+    """What an estimate of the same setup has more than the one before is not there for messages, nor for the answer."""
+
+    async def scenario():
+        async with open_server() as web:
+            host = Host(web, 200_000)
+            host.say("Why is it slow?")
+            await host.plan(setupTokens=100_000)
+            sizes = []
+            for step in range(40):
+                host.work(step, 120)
+                answer, _shown = await host.plan(setupTokens=124_000)
+                sizes.append(answer["tokensAfter"])
+            return sizes
+
+    assert max(run(scenario)) + 1.1 * 124_000 < 200_000 - 16_000

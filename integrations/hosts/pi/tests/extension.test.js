@@ -124,6 +124,13 @@ describe('a plan', () => {
     assert.equal(texts[2], 'Ran `ls`\nx.py')
   })
 
+  test('an extract ends the list where the newest message alone is too large', async () => {
+    const world = await start(() => plan([EXTRACT]))
+    const sent = await world.send(MESSAGES)
+    assert.equal(sent.length, 1)
+    assert.deepEqual(world.said, [])
+  })
+
   test('a notice is said once, also where its numbers differ', async () => {
     let count = 0
     const world = await start(() => plan(['0', '1', '2', '3', '4'], { notices: [`${(count += 1)} texts were too long`] }))
