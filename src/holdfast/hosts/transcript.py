@@ -19,6 +19,7 @@ from holdfast.messages.message import Message, Role
 from holdfast.messages.parts import Part, Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import measure_messages
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.text_cuts import replace_surrogates_in_text
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.planning.open_work.section import OPEN_WORK_HEADING
@@ -215,22 +216,14 @@ def measure_transcript_messages(messages: Sequence[TranscriptMessage]) -> list[S
 def _get_role(message: _TranscriptMessage, path: str) -> Role:
     if message.role == "assistant":
         if message.results:
-            count = len(message.results)
-            raise TranscriptError(
-                f"{path}.toolResults",
-                f"an assistant's message has {count} of the user's fields",
-                "give results in messages of the role user",
-            )
+            why = f"an assistant's message has {format_count(len(message.results), 'result')}"
+            raise TranscriptError(f"{path}.toolResults", why, "give results in messages of the role user")
         return "assistant"
     if message.role != "user":
         raise TranscriptError(f"{path}.role", f"{message.role[:80]!r} is no role", 'give "user" or "assistant"')
     if message.calls:
-        count = len(message.calls)
-        raise TranscriptError(
-            f"{path}.toolUses",
-            f"a user's message has {count} of the assistant's fields",
-            "give calls in messages of the role assistant",
-        )
+        why = f"a user's message has {format_count(len(message.calls), 'call')}"
+        raise TranscriptError(f"{path}.toolUses", why, "give calls in messages of the role assistant")
     return "tool" if message.results and not message.text else "user"
 
 

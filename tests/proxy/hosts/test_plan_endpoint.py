@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StoreReadOnly
 from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.proxy.hosts import plan_request
 from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.state.entries import AnswerEntry, MessageEntry
@@ -649,3 +650,36 @@ def test_a_larger_estimate_of_the_setup_takes_its_room():
             return sizes
 
     assert max(run(scenario)) + 1.1 * 124_000 < 200_000 - 16_000
+
+
+def test_remembered_messages_are_bounded(monkeypatch):
+    """Messages of sessions that were not used for longest are forgotten; a session whose messages are goes on all the
+    same.
+    """
+    monkeypatch.setattr(plan_request, "MAX_REMEMBERED_BYTES", 60_000)
+
+    async def scenario():
+        async with open_server() as web:
+            hosts = [Host(web, session=f"session-{number}") for number in range(4)]
+            for host in hosts:
+                host.say("Why is it slow?")
+                host.work(0, 900)
+            first = [await host.plan() for host in hosts]
+            return first, [await host.plan() for host in hosts]
+
+    first, second = run(scenario)
+    assert [shown for _, shown in second] == [shown for _, shown in first]
+
+
+def test_reader_forgets_beyond_its_limits(monkeypatch):
+    """Never more sessions than the limit, nor more bytes, but for the session used last."""
+    monkeypatch.setattr(plan_request, "MAX_REMEMBERED_BYTES", 5_000)
+    reader = plan_request.PlanRequestReader()
+    for number in range(9):
+        message = {"handle": "0", "role": "user", "text": f"{number} " * 700}
+        reader.read(json.dumps({"client": "pi", "session": str(number), "messages": [message]}).encode())
+        assert len(reader._parsed_messages) == len(reader._session_bytes) <= 3
+    reader.read(
+        json.dumps({"client": "pi", "session": "large", "messages": [message | {"text": "x" * 9_000}]}).encode()
+    )
+    assert list(reader._parsed_messages) == ["pi-plugin-large"]

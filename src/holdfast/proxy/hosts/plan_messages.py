@@ -68,11 +68,11 @@ class HostPlanner:
                 lambda: plan_given_conversation(journal, request.conversation, target, inputs)
             )
         plan = prepared_request.plan
-        # A call that is repeated gets the plan of the first one, whose decisions are known.
-        is_new = plan.state.view.active_decisions != known_decisions
-        if is_new:
+        # A call that is repeated gets the plan of the first one, whose decisions the log had before.
+        has_decided = plan.state.view.active_decisions != known_decisions
+        if has_decided:
             self._emit_decisions(request.session_key, plan)
-        is_compacted = is_new and plan.compaction is not None
+        is_compacted = has_decided and plan.compaction is not None
         return _write_messages(request, prepared_request, is_compacted=is_compacted)
 
     def leave_unchanged(self, request: PlanRequest, notice: str) -> PlannedMessages:

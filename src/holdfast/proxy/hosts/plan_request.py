@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from hashlib import blake2b
+from threading import Lock
 from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
@@ -29,6 +30,9 @@ from holdfast.state.entries import Usage
 
 MAX_REMEMBERED_SESSIONS = 256
 """Sessions whose messages are remembered: one for each branch in memory (``open_branches.MAX_BRANCHES``)."""
+MAX_REMEMBERED_BYTES = 256 << 20
+"""Bytes of all their messages together, as their hosts sent them, apart from the session used last. As much as
+``BodyCache`` keeps for the clients of the proxy."""
 HANDLE_ADVICE = "give each message a name of its own in this call"
 MAX_CLIENT_CHARS = 32
 _CLIENT_PATTERN = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
@@ -68,8 +72,8 @@ class PlanRequest(Struct, frozen=True):
     """Whether to compact whatever the size: the user asked for it, or the provider refused a request."""
 
 
-class _ReadMessage(Struct, frozen=True):
-    """A message that was read once."""
+class _ParsedMessage(Struct, frozen=True):
+    """A message that was parsed and measured once."""
 
     sized_message: SizedMessage
     handle: str
@@ -80,8 +84,11 @@ class PlanRequestReader:
     """Reads bodies, and remembers each session's messages: a plugin sends its whole conversation each time."""
 
     def __init__(self) -> None:
-        self._read_messages: OrderedDict[str, dict[bytes, _ReadMessage]] = OrderedDict()
+        self._parsed_messages: OrderedDict[str, dict[bytes, _ParsedMessage]] = OrderedDict()
         """By session, the one used last at the end; then by the digest of the message's bytes."""
+        self._session_bytes: dict[str, int] = {}
+        self._lock = Lock()
+        """Large bodies are read in a thread, small ones beside it."""
 
     def read(self, body: bytes) -> PlanRequest:
         """Read and measure ``body``; raise ``TranscriptError`` if it is no request of this endpoint."""
@@ -91,12 +98,13 @@ class PlanRequestReader:
             names = ", ".join(API_SPECS)
             raise TranscriptError("api", f"{envelope.api[:80]!r} is not known", f"give one of {names}, or leave it out")
         session_key = make_plugin_session_key(envelope.client, envelope.session)
-        read_messages = self._read_new_messages(session_key, envelope.messages)
-        handles = tuple(message.handle for message in read_messages)
+        with self._lock:
+            parsed_messages = self._parse_new_messages(session_key, envelope.messages)
+        handles = tuple(message.handle for message in parsed_messages)
         _check_handles_differ(handles)
         conversation = GivenConversation(
-            tuple(message.sized_message for message in read_messages),
-            tuple(message.usage for message in read_messages),
+            tuple(message.sized_message for message in parsed_messages),
+            tuple(message.usage for message in parsed_messages),
             envelope.setup_tokens,
         )
         return PlanRequest(
@@ -109,9 +117,9 @@ class PlanRequestReader:
             envelope.wants_compaction,
         )
 
-    def _read_new_messages(self, session_key: str, raw_messages: list[Raw]) -> list[_ReadMessage]:
-        """Return all messages, of which only those are parsed and measured that the last call did not have."""
-        known_messages = self._read_messages.get(session_key, {})
+    def _parse_new_messages(self, session_key: str, raw_messages: list[Raw]) -> list[_ParsedMessage]:
+        """Return all of ``raw_messages``; only those are parsed and measured that the session's last call did not have."""
+        known_messages = self._parsed_messages.get(session_key, {})
         digests = [blake2b(raw, digest_size=16).digest() for raw in raw_messages]
         new_messages: dict[bytes, TranscriptMessage] = {}
         for index, (digest, raw) in enumerate(zip(digests, raw_messages, strict=True)):
@@ -123,17 +131,24 @@ class PlanRequestReader:
             if message.handle is None:
                 path = f"messages[{digests.index(digest)}].handle"
                 raise TranscriptError(path, "it is missing", HANDLE_ADVICE)
-            messages_by_digest[digest] = _ReadMessage(sized_message, message.handle, _convert_usage(message.usage))
+            messages_by_digest[digest] = _ParsedMessage(sized_message, message.handle, _convert_usage(message.usage))
         # Two lists with messages of the same bytes have the same objects, which is how the log recognizes them quickly.
         current_messages = {digest: messages_by_digest[digest] for digest in digests}
-        self._remember_messages(session_key, current_messages)
+        self._remember_messages(session_key, current_messages, sum(map(len, raw_messages)))
         return [current_messages[digest] for digest in digests]
 
-    def _remember_messages(self, session_key: str, messages: dict[bytes, _ReadMessage]) -> None:
-        self._read_messages[session_key] = messages
-        self._read_messages.move_to_end(session_key)
-        while len(self._read_messages) > MAX_REMEMBERED_SESSIONS:
-            self._read_messages.popitem(last=False)
+    def _remember_messages(self, session_key: str, messages: dict[bytes, _ParsedMessage], size: int) -> None:
+        """Remember ``messages``, of ``size`` bytes, and forget those of the sessions that were not used for longest."""
+        self._parsed_messages[session_key] = messages
+        self._parsed_messages.move_to_end(session_key)
+        self._session_bytes[session_key] = size
+        while len(self._parsed_messages) > 1 and self._is_over_limit():
+            forgotten_key, _ = self._parsed_messages.popitem(last=False)
+            del self._session_bytes[forgotten_key]
+
+    def _is_over_limit(self) -> bool:
+        is_over_sessions = len(self._parsed_messages) > MAX_REMEMBERED_SESSIONS
+        return is_over_sessions or sum(self._session_bytes.values()) > MAX_REMEMBERED_BYTES
 
 
 def _convert_usage(usage: AnswerUsage | None) -> Usage | None:
