@@ -118,7 +118,7 @@ class PlanRequestReader:
         )
 
     def _parse_new_messages(self, session_key: str, raw_messages: list[Raw]) -> list[_ParsedMessage]:
-        """Return all of ``raw_messages``; only those are parsed and measured that the session's last call did not have."""
+        """Return all of ``raw_messages``; only those that the last call did not have are parsed and measured."""
         known_messages = self._parsed_messages.get(session_key, {})
         digests = [blake2b(raw, digest_size=16).digest() for raw in raw_messages]
         new_messages: dict[bytes, TranscriptMessage] = {}
