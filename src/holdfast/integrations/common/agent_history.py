@@ -81,9 +81,11 @@ class AgentHistory:
         self._listener = listener
         self._lock = Lock()
         self._journal: Journal | None = None
-        self._sized_messages: dict[Message, SizedMessage] = {}
+        self._sized_messages: tuple[SizedMessage, ...] = ()
         """The messages of the last call, so that only new ones are measured."""
         self._request: _CurrentRequest | None = None
+        self._answer_usage: Usage | None = None
+        """What the newest request took, if the framework tells that apart from its messages."""
 
     def plan(self, messages: Sequence[GivenMessage], target: Target, setup_tokens: int = 0) -> list[ShownMessage]:
         """Return what to show of ``messages``, the whole history, in the next request.
@@ -92,35 +94,51 @@ class AgentHistory:
         be made to fit, and ``StoreError`` if the log cannot be read or written.
         """
         with self._lock:
-            journal = self._open_journal()
-            known_decisions = journal.state.view.active_decisions
-            conversation = GivenConversation(
-                tuple(self._measure([given.message for given in messages])),
-                tuple(given.usage for given in messages),
-                setup_tokens,
-            )
-            prepared_request = plan_given_conversation(journal, conversation, target)
-            recovery = start_recovery(
-                journal.state, journal.policy.settings, is_breaker_cooled=journal.is_breaker_cooled()
-            )
-            self._request = _CurrentRequest(conversation.messages, prepared_request, recovery)
-            if journal.state.view.active_decisions != known_decisions:
-                self._emit_decisions(prepared_request.plan)
-            return list_shown_messages(prepared_request, conversation.messages)
+            return self._plan_request(messages, target, setup_tokens)
 
-    def plan_smaller(self, report: ErrorReport, *, is_surely_overflow: bool = False) -> list[ShownMessage] | None:
+    def _plan_request(self, messages: Sequence[GivenMessage], target: Target, setup_tokens: int) -> list[ShownMessage]:
+        journal = self._open_journal()
+        known_decisions = journal.state.view.active_decisions
+        conversation = GivenConversation(
+            self._measure([given.message for given in messages]), self._collect_usages(messages), setup_tokens
+        )
+        prepared_request = plan_given_conversation(journal, conversation, target)
+        recovery = start_recovery(journal.state, journal.policy.settings, is_breaker_cooled=journal.is_breaker_cooled())
+        self._request = _CurrentRequest(conversation.messages, prepared_request, recovery)
+        self._answer_usage = None
+        if journal.state.view.active_decisions != known_decisions:
+            self._emit_decisions(prepared_request.plan)
+        return list_shown_messages(prepared_request, conversation.messages)
+
+    def note_answer_usage(self, usage: Usage) -> None:
+        """Say what the newest request took, if the answer will come without its usage among the messages."""
+        with self._lock:
+            self._answer_usage = usage
+
+    def plan_smaller(
+        self,
+        report: ErrorReport,
+        *,
+        is_surely_overflow: bool = False,
+        messages: Sequence[GivenMessage] | None = None,
+    ) -> list[ShownMessage] | None:
         """Return what to show in place of the newest request, which its provider refused as ``report`` says.
 
         None if the error is no overflow, or if nothing smaller is left to try: the error is then the framework's.
-        ``is_surely_overflow`` says that the framework has classified the error as an overflow itself.
+        ``is_surely_overflow`` says that the framework has classified the error as an overflow itself. ``messages`` are
+        those of the refused request, for a framework that may run one conversation twice at the same time: if a request
+        of the other run was planned since, the refused one is planned anew.
         """
         with self._lock:
             if self._request is None:
                 return None
-            journal, request = self._open_journal(), self._request
             verdict = classify_error(report)
             if not (verdict.is_overflow or is_surely_overflow):
                 return None
+            if messages is not None and not _is_request_for(self._request, messages):
+                planned_target = self._request.prepared_request.target
+                self._plan_request(messages, planned_target, planned_target.setup.tokens)
+            journal, request = self._open_journal(), self._request
             journal.record_overflow(report.message_line, verdict.limit or 0, verdict.requested or 0)
             plan = request.prepared_request.plan
             refusal = ProviderRefusal(
@@ -195,18 +213,34 @@ class AgentHistory:
             self._journal = Journal.open(self._store, self.key, self._policy)
         return self._journal
 
-    def _measure(self, messages: Sequence[Message]) -> list[SizedMessage]:
-        """Return ``messages`` measured; equal messages of the last call are the same objects again.
+    def _collect_usages(self, messages: Sequence[GivenMessage]) -> tuple[Usage | None, ...]:
+        """Return the usage of each message; the answer to the newest request may have come without its own."""
+        usages = [given.usage for given in messages]
+        if self._answer_usage is not None and self._request is not None:
+            answer_index = len(self._request.messages)
+            if answer_index < len(usages) and usages[answer_index] is None:
+                usages[answer_index] = self._answer_usage
+        return tuple(usages)
 
-        The log recognizes a conversation that goes on by its objects, which takes no time.
+    def _measure(self, messages: Sequence[Message]) -> tuple[SizedMessage, ...]:
+        """Return ``messages`` measured; those that the last call began with too are the same objects again.
+
+        The log recognizes a conversation that goes on by its objects, which takes no time. Compared by place, since a
+        message with parts of an unknown kind has no hash.
         """
-        new_messages = [message for message in dict.fromkeys(messages) if message not in self._sized_messages]
-        sizes = measure_messages(new_messages)
-        for message, (tokens, digest) in zip(new_messages, sizes, strict=True):
-            self._sized_messages[message] = SizedMessage(message, tokens, digest)
-        sized_messages = [self._sized_messages[message] for message in messages]
-        self._sized_messages = dict(zip(messages, sized_messages, strict=True))
-        return sized_messages
+        known_messages: list[SizedMessage] = []
+        for message, known in zip(messages, self._sized_messages, strict=False):
+            if message != known.message:
+                break
+            known_messages.append(known)
+        new_messages = messages[len(known_messages) :]
+        new_sizes = measure_messages(new_messages)
+        measured_messages = [
+            SizedMessage(message, tokens, digest)
+            for message, (tokens, digest) in zip(new_messages, new_sizes, strict=True)
+        ]
+        self._sized_messages = (*known_messages, *measured_messages)
+        return self._sized_messages
 
     def _emit_decisions(self, plan: Plan) -> None:
         if self._listener is None:
@@ -216,3 +250,8 @@ class AgentHistory:
             self._listener(events.EditsDecided(self.key, "agent", len(plan.record), saved_tokens))
         if plan.compaction is not None:
             self._listener(events.CompactionEnded(self.key, tokens_before=plan.before, tokens_after=plan.after))
+
+
+def _is_request_for(request: _CurrentRequest, messages: Sequence[GivenMessage]) -> bool:
+    """Return whether ``request`` was planned for exactly these messages."""
+    return [sized.message for sized in request.messages] == [given.message for given in messages]

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 
-from holdfast.errors import HoldfastError
 from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.planning.pipeline import Policy
@@ -53,7 +52,7 @@ class AgentHistories:
                 self._histories.popitem(last=False)
             return history
 
-    def warn_once(self, error: HoldfastError) -> None:
+    def warn_once(self, error: Exception) -> None:
         """Log that Holdfast could not help, once for each kind of error: the agent goes on as without it."""
         kind = type(error).__name__
         if kind not in self._told:

@@ -1,0 +1,436 @@
+"""The run configuration in real runs of the OpenAI Agents SDK, with a model that refuses what a provider refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed (pip install 'holdfast[openai-agents]')")
+
+import httpx2
+from agents import (
+    Agent,
+    Model,
+    ModelProvider,
+    RunConfig,
+    Runner,
+    SQLiteSession,
+    function_tool,
+    set_tracing_disabled,
+)
+from agents.items import ModelResponse
+from agents.run_config import ModelInputData
+from agents.testing import ScriptedModel, assistant_message, function_call
+from agents.usage import Usage
+from openai import BadRequestError
+from openai.types.responses import ResponseReasoningItem
+from openai.types.responses.response_usage import InputTokensDetails
+from pydantic import BaseModel
+
+from holdfast.events import CompactionEnded
+from holdfast.integrations.openai_agents import HoldfastRuns
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.store.memory import MemoryStore
+
+RULE = "Never restart the server."
+PROMPT = f"Find out why it is slow. {RULE}"
+WAYS_TO_RUN = ("run", "run_sync", "run_streamed")
+
+set_tracing_disabled(True)
+
+
+def write_log(step, lines=120):
+    """Return what the tool prints."""
+    return "\n".join(f"step {step:03}, line {line}: {line * 7919 % 1009} ms" for line in range(lines))
+
+
+@function_tool
+def read_log(step: int) -> str:
+    """Read the log of one step."""
+    return write_log(step)
+
+
+class StrictModel(Model):
+    """A model that reads one log after the other, and refuses what its provider would refuse.
+
+    ``answers`` has the items to answer with in place of a step. The streams are made by the SDK's own ``ScriptedModel``.
+    """
+
+    def __init__(self, steps=40, window=30_000, answers=None, first_step=0, pause=0.0):
+        self.steps = steps
+        self.window = window
+        self.answers = dict(answers or {})
+        self.done = first_step
+        self.pause = pause
+        self.seen: list[list[Any]] = []
+        self.tools: list[list[str]] = []
+        self.refusals = 0
+
+    async def get_response(self, system_instructions, input, model_settings, tools, *rest, **options):
+        """Answer as the script says."""
+        await asyncio.sleep(self.pause)
+        items, tokens = self._check(system_instructions, input)
+        script = ScriptedModel([self._answer(tokens)])
+        response = await script.get_response(system_instructions, items, model_settings, tools, *rest, **options)
+        self.tools.append([tool.name for tool in tools])
+        return response
+
+    async def stream_response(self, system_instructions, input, model_settings, tools, *rest, **options):
+        """Do the same as a stream."""
+        items, tokens = self._check(system_instructions, input)
+        script = ScriptedModel([self._answer(tokens)])
+        async for event in script.stream_response(system_instructions, items, model_settings, tools, *rest, **options):
+            yield event
+
+    def _check(self, instructions, items):
+        tokens = estimate_text_tokens(json.dumps(items) + (instructions or ""))
+        if tokens > self.window:
+            self.refusals += 1
+            raise make_overflow(tokens, self.window)
+        check_items(items)
+        self.seen.append(json.loads(json.dumps(items)))
+        return items, tokens
+
+    def _answer(self, tokens):
+        step = self.done
+        self.done += 1
+        usage = Usage(
+            1, tokens, InputTokensDetails(cached_tokens=0, cache_write_tokens=0), 10, total_tokens=tokens + 10
+        )
+        if step in self.answers:
+            output = self.answers[step]
+        elif step >= self.steps:
+            output = [assistant_message("done", item_id=f"m{step}")]
+        else:
+            output = [function_call("read_log", {"step": step}, call_id=f"c{step}", item_id=f"fc{step}")]
+        return ModelResponse(output=output, usage=usage, response_id=f"r{step}")
+
+
+class StrictProvider(ModelProvider):
+    """Knows one model."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def get_model(self, model_name):
+        """Return it."""
+        return self.model
+
+
+def make_overflow(tokens, window):
+    """Return the error that the OpenAI client raises for a request that is too long."""
+    message = (
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens."
+    )
+    request = httpx2.Request("POST", "http://provider.test/v1/responses")
+    response = httpx2.Response(400, request=request)
+    body = {"message": message, "code": "context_length_exceeded", "type": "invalid_request_error", "param": "input"}
+    return BadRequestError(message, response=response, body=body)
+
+
+def check_items(items):
+    """Fail as the Responses API does for broken pairs of calls and outputs, and for reasoning without its item."""
+    due = set()
+    for position, item in enumerate(items):
+        kind = item.get("type", "message")
+        if kind == "function_call":
+            due.add(item["call_id"])
+        elif kind == "function_call_output":
+            assert item["call_id"] in due, "an output without its call"
+            due.discard(item["call_id"])
+        elif kind == "reasoning":
+            follower = items[position + 1] if position + 1 < len(items) else {}
+            assert follower.get("type") in {"reasoning", "function_call", "message"}, "reasoning without its item"
+            assert follower.get("role", "assistant") == "assistant", "reasoning without its item"
+        if kind == "message" and item.get("role") == "user":
+            assert not due, "a call without its output"
+    assert not due, "a call without its output"
+
+
+def make_holdfast(window=30_000, store=None, **options):
+    """Return the adapter with a store in memory."""
+    return HoldfastRuns(window=window, store=store or MemoryStore(), **options)
+
+
+def make_agent(holdfast=None, tools=(read_log,), **options):
+    """Return an agent, with the recall tool of ``holdfast``."""
+    recall = [] if holdfast is None else [holdfast.recall_tool]
+    return Agent("Operator", instructions="You look after servers.", model="strict", tools=[*tools, *recall], **options)
+
+
+def run_agent(agent, run_config, prompt=PROMPT, way="run", session=None):
+    """Let the agent work on one prompt and return the result of the run."""
+    options = {"run_config": run_config, "session": session, "max_turns": 1_000}
+    if way == "run_sync":
+        return Runner.run_sync(agent, prompt, **options)
+
+    async def run():
+        if way == "run":
+            return await Runner.run(agent, prompt, **options)
+        result = Runner.run_streamed(agent, prompt, **options)
+        async for _ in result.stream_events():
+            pass
+        return result
+
+    return asyncio.run(run())
+
+
+def list_outputs(items):
+    """Return the outputs of tool calls."""
+    return [item["output"] for item in items if item.get("type") == "function_call_output"]
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
+def test_agent_lives_past_its_window(way):
+    """An agent that reads three windows of logs finishes; its result keeps the whole history; no request is refused; and
+    each request begins as the one before it did, but for compactions.
+    """
+    model, events = StrictModel(), []
+    holdfast = make_holdfast(listener=events.append)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    result = run_agent(make_agent(holdfast), config, way=way)
+    assert result.final_output == "done"
+    assert list_outputs(result.to_input_list()) == [write_log(step) for step in range(40)]
+    compactions = [event for event in events if isinstance(event, CompactionEnded)]
+    assert model.refusals == 0
+    assert len(compactions) >= 2
+    breaks = 0
+    for before, after in zip(model.seen, model.seen[1:], strict=False):
+        breaks += after[: len(before)] != before
+        assert RULE in json.dumps(after[0])
+    assert breaks == len(compactions)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
+def test_agent_without_holdfast_dies_of_the_overflow(way):
+    """The same agent alone is refused."""
+    config = RunConfig(model_provider=StrictProvider(StrictModel()))
+    with pytest.raises(BadRequestError):
+        run_agent(make_agent(), config, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
+def test_overflow_is_recovered_inside_of_the_call(way):
+    """A window smaller than anybody knew: the refused call is made again with less, and the run never sees it."""
+    model = StrictModel(window=12_000)
+    holdfast = make_holdfast(window=200_000)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    result = run_agent(make_agent(holdfast), config, way=way)
+    assert result.final_output == "done"
+    assert 1 <= model.refusals <= 3
+
+
+def test_overflow_of_an_agent_with_a_model_of_its_own():
+    """A run configuration does not see the model of such an agent: it is wrapped, or it is that of the run."""
+    for is_model_of_run in (False, True):
+        model = StrictModel(window=12_000)
+        holdfast = make_holdfast(window=200_000)
+        agent = make_agent(holdfast)
+        if is_model_of_run:
+            config = holdfast.run_config(base=RunConfig(model=model))
+        else:
+            agent, config = agent.clone(model=holdfast.wrap_model(model)), holdfast.run_config()
+        assert run_agent(agent, config).final_output == "done"
+        assert 1 <= model.refusals <= 3
+
+
+def test_recall_reads_back_what_is_not_shown():
+    """The tool finds a line of an early step."""
+    call = function_call("recall", {"search": "step 003, line 77"}, call_id="c35", item_id="fc35")
+    model = StrictModel(answers={35: [call]})
+    holdfast = make_holdfast()
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    result = run_agent(make_agent(holdfast), config)
+    outputs = list_outputs(result.to_input_list())
+    assert "step 003" in outputs[35]
+    assert "step 003, line 77" not in json.dumps(model.seen[35])
+
+
+def test_decisions_survive_a_restart_with_a_session(tmp_path):
+    """A new process on the same session and store shows what was shown before, so the prompt cache holds."""
+    store, seen = MemoryStore(), []
+    for number, prompt in enumerate(("Find out why it is slow.", "And now?")):
+        session = SQLiteSession("one", tmp_path / "sessions.db")
+        model = StrictModel(steps=25 + 100 * number, first_step=100 * number)
+        holdfast = make_holdfast(store=store)
+        config = holdfast.run_config(session, RunConfig(model_provider=StrictProvider(model)))
+        run_agent(make_agent(holdfast), config, prompt, session=session)
+        session.close()
+        seen.append(model.seen)
+    before, after = seen[0][-1], seen[1][0]
+    assert is_extract(after[0]["content"][0]["text"])
+    assert after[: len(before)] == before
+
+
+def test_sessions_do_not_mix():
+    """Two sessions with the same prompt are two conversations."""
+    store = MemoryStore()
+    for name in ("one", "two"):
+        holdfast = make_holdfast(store=store)
+        config = holdfast.run_config(name, RunConfig(model_provider=StrictProvider(StrictModel(steps=2))))
+        run_agent(make_agent(holdfast), config)
+    assert len(store.list_sessions()) == 2
+
+
+def test_runs_of_one_prompt_at_the_same_time():
+    """Runs without a session that begin alike share a log; each gets its own history back, also after an overflow."""
+    holdfast = make_holdfast(window=200_000)
+    models = [StrictModel(steps=12, window=12_000, first_step=100 * number, pause=0.001) for number in range(3)]
+    for number, model in enumerate(models):
+        model.steps += 100 * number
+
+    async def run_all():
+        runs = []
+        for model in models:
+            config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+            runs.append(Runner.run(make_agent(holdfast), PROMPT, run_config=config, max_turns=100))
+        return await asyncio.gather(*runs)
+
+    results = asyncio.run(run_all())
+    for number, (model, result) in enumerate(zip(models, results, strict=True)):
+        assert result.final_output == "done"
+        for shown in model.seen:
+            calls = [item["call_id"] for item in shown if item.get("type") == "function_call"]
+            assert all(int(call_id[1:]) // 100 == number for call_id in calls)
+
+
+def test_items_that_are_not_shortened_stay_as_they_are():
+    """Pictures, reasoning and items of hosted tools go to the model as the SDK has them, reasoning before its item."""
+    reasoning = ResponseReasoningItem(id="rs1", type="reasoning", summary=[], encrypted_content="c2VjcmV0")
+    answers = {0: [reasoning, function_call("read_log", {"step": 0}, call_id="c0", item_id="fc0")]}
+    model = StrictModel(steps=2, answers=answers)
+    holdfast = make_holdfast()
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    search = {"type": "web_search_call", "id": "ws1", "status": "completed", "action": {"type": "search", "query": "a"}}
+    prompt = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "What is this?"},
+                {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"},
+            ],
+        },
+        search,
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A dot."}]},
+        {"role": "user", "content": PROMPT},
+    ]
+    run_agent(make_agent(holdfast), config, prompt)
+    last = model.seen[-1]
+    assert last[:4] == prompt
+    assert [item.get("type") for item in last[4:7]] == ["reasoning", "function_call", "function_call_output"]
+    assert last[4]["encrypted_content"] == "c2VjcmV0"
+
+
+def test_reasoning_and_parallel_calls_survive_compactions():
+    """Answers with reasoning and two calls each: no request breaks a pair or leaves reasoning without its item."""
+    answers = {}
+    for step in range(25):
+        reasoning = ResponseReasoningItem(
+            id=f"rs{step}", type="reasoning", summary=[], encrypted_content="c2VjcmV0" * 50
+        )
+        calls = [function_call("read_log", {"step": step}, call_id=f"c{step}{x}", item_id=f"f{step}{x}") for x in "ab"]
+        answers[step] = [reasoning, *calls]
+    model, events = StrictModel(steps=25, answers=answers), []
+    holdfast = make_holdfast(listener=events.append)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    assert run_agent(make_agent(holdfast), config).final_output == "done"
+    assert model.refusals == 0
+    assert any(isinstance(event, CompactionEnded) for event in events)
+
+
+def test_structured_output_hand_offs_and_agents_as_tools():
+    """A hand-off goes on in the same conversation, an agent that is a tool has its own, and the answer is typed."""
+
+    class Finding(BaseModel):
+        cause: str
+
+    store = MemoryStore()
+    holdfast = make_holdfast(store=store)
+    expert = make_agent(holdfast, output_type=Finding).clone(name="Expert")
+    helper = make_agent(holdfast).clone(name="Helper")
+    helper_tool = helper.as_tool("ask_helper", "Asks the helper.")
+    first = make_agent(holdfast, tools=(read_log, helper_tool), handoffs=[expert])
+    answers = {
+        20: [function_call("ask_helper", {"input": "Look at the disk."}, call_id="h", item_id="fh")],
+        24: [assistant_message("The disk is full.", item_id="m24")],
+        25: [function_call("transfer_to_expert", {}, call_id="t", item_id="ft")],
+        30: [assistant_message('{"cause": "disk"}', item_id="m30")],
+    }
+    model = StrictModel(steps=100, answers=answers)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    result = run_agent(first, config)
+    assert result.final_output == Finding(cause="disk")
+    assert result.last_agent is expert
+    assert model.refusals == 0
+    assert len(store.list_sessions()) == 2
+
+
+def test_usage_of_answers_is_passed_on():
+    """The log knows what the requests took, so the estimates get better."""
+    store = MemoryStore()
+    holdfast = make_holdfast(store=store)
+    config = holdfast.run_config("s", RunConfig(model_provider=StrictProvider(StrictModel(steps=3))))
+    result = run_agent(make_agent(holdfast), config)
+    history = holdfast.get_history(result.to_input_list(), "s")
+    state = history._open_journal().state
+    assert state.calibration.usages if hasattr(state.calibration, "usages") else state.calibration
+
+
+def test_own_filter_of_the_run_is_called_first():
+    """The user's filter and its edit of the history between calls are respected."""
+    calls = []
+
+    def drop_first_pair(data):
+        calls.append(len(data.model_data.input))
+        items = data.model_data.input
+        shorter = items[:1] + items[3:] if len(items) > 20 else items
+        return ModelInputData(input=shorter, instructions="You look after disks.")
+
+    model = StrictModel()
+    holdfast = make_holdfast()
+    base = RunConfig(model_provider=StrictProvider(model), call_model_input_filter=drop_first_pair)
+    assert run_agent(make_agent(holdfast), holdfast.run_config(base=base)).final_output == "done"
+    assert model.refusals == 0
+    assert len(calls) == len(model.seen)
+
+
+def list_warnings(caplog):
+    """Return the lines that Holdfast logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "holdfast.integrations"]
+
+
+def test_two_adapters_on_one_run_are_one(caplog):
+    """A configuration of Holdfast is not wrapped again, and one line says so."""
+    model = StrictModel()
+    holdfast = make_holdfast()
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    other = make_holdfast()
+    assert other.run_config(base=config) is config
+    assert run_agent(make_agent(holdfast), config).final_output == "done"
+    assert len(list_warnings(caplog)) == 1
+
+
+def test_an_agent_without_the_recall_tool_is_left_alone(caplog):
+    """Its model would be told to call a tool that is not there, which ends the run. One line says what to add."""
+    model = StrictModel(steps=5, window=1_000_000)
+    config = make_holdfast(window=4_000).run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    result = run_agent(make_agent(), config)
+    assert result.final_output == "done"
+    assert list_outputs(model.seen[-1]) == [write_log(step) for step in range(5)]
+    (warning,) = list_warnings(caplog)
+    assert "add HoldfastRuns.recall_tool" in warning
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
+def test_a_store_that_cannot_be_opened_does_not_stop_the_run(tmp_path, caplog, way):
+    """The run goes on with its whole history, and one line of the log says why."""
+    model = StrictModel(steps=3)
+    (tmp_path / "store.db").write_text("this is no database, and it is long enough to be looked at" * 100)
+    holdfast = make_holdfast(store=tmp_path / "store.db")
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    assert run_agent(make_agent(holdfast), config, way=way).final_output == "done"
+    assert len(list_warnings(caplog)) == 1
