@@ -34,6 +34,7 @@ from holdfast.events import CompactionEnded
 from holdfast.integrations.openai_agents import HoldfastRuns
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.state.entries import AnswerEntry
 from holdfast.store.memory import MemoryStore
 
 RULE = "Never restart the server."
@@ -57,7 +58,7 @@ def read_log(step: int) -> str:
 class StrictModel(Model):
     """A model that reads one log after the other, and refuses what its provider would refuse.
 
-    ``answers`` has the items to answer with in place of a step. The streams are made by the SDK's own ``ScriptedModel``.
+    ``answers`` has the items to answer with in place of a step. The SDK's own ``ScriptedModel`` makes the streams.
     """
 
     def __init__(self, steps=40, window=30_000, answers=None, first_step=0, pause=0.0):
@@ -70,7 +71,7 @@ class StrictModel(Model):
         self.tools: list[list[str]] = []
         self.refusals = 0
 
-    async def get_response(self, system_instructions, input, model_settings, tools, *rest, **options):
+    async def get_response(self, system_instructions, input, model_settings, tools, *rest, **options):  # noqa: A002
         """Answer as the script says."""
         await asyncio.sleep(self.pause)
         items, tokens = self._check(system_instructions, input)
@@ -79,7 +80,7 @@ class StrictModel(Model):
         self.tools.append([tool.name for tool in tools])
         return response
 
-    async def stream_response(self, system_instructions, input, model_settings, tools, *rest, **options):
+    async def stream_response(self, system_instructions, input, model_settings, tools, *rest, **options):  # noqa: A002
         """Do the same as a stream."""
         items, tokens = self._check(system_instructions, input)
         script = ScriptedModel([self._answer(tokens)])
@@ -166,7 +167,12 @@ def run_agent(agent, run_config, prompt=PROMPT, way="run", session=None):
     """Let the agent work on one prompt and return the result of the run."""
     options = {"run_config": run_config, "session": session, "max_turns": 1_000}
     if way == "run_sync":
-        return Runner.run_sync(agent, prompt, **options)
+        try:
+            return Runner.run_sync(agent, prompt, **options)
+        finally:
+            # The SDK keeps the loop for the next run of the thread.
+            asyncio.get_event_loop_policy().get_event_loop().close()
+            asyncio.set_event_loop(None)
 
     async def run():
         if way == "run":
@@ -186,8 +192,8 @@ def list_outputs(items):
 
 @pytest.mark.parametrize("way", WAYS_TO_RUN)
 def test_agent_lives_past_its_window(way):
-    """An agent that reads three windows of logs finishes; its result keeps the whole history; no request is refused; and
-    each request begins as the one before it did, but for compactions.
+    """An agent that reads three windows of logs finishes; its result keeps the whole history; no request is refused;
+    and each request begins as the one before it did, but for compactions.
     """
     model, events = StrictModel(), []
     holdfast = make_holdfast(listener=events.append)
@@ -375,9 +381,11 @@ def test_usage_of_answers_is_passed_on():
     holdfast = make_holdfast(store=store)
     config = holdfast.run_config("s", RunConfig(model_provider=StrictProvider(StrictModel(steps=3))))
     result = run_agent(make_agent(holdfast), config)
-    history = holdfast.get_history(result.to_input_list(), "s")
-    state = history._open_journal().state
-    assert state.calibration.usages if hasattr(state.calibration, "usages") else state.calibration
+    key = holdfast.get_history(result.to_input_list(), "s").key
+    usages = [entry.body.usage for entry in store.read_entries(key) if isinstance(entry.body, AnswerEntry)]
+    # The answer that ends a run is only recorded when the conversation goes on.
+    assert [usage.output for usage in usages] == [10, 10, 10]
+    assert all(usage.input > 0 for usage in usages)
 
 
 def test_own_filter_of_the_run_is_called_first():
