@@ -15,8 +15,11 @@ from agents import (
     Agent,
     Model,
     ModelProvider,
+    ModelSettings,
+    OpenAIProvider,
     RunConfig,
     Runner,
+    RunState,
     SQLiteSession,
     function_tool,
     set_tracing_disabled,
@@ -25,8 +28,8 @@ from agents.items import ModelResponse
 from agents.run_config import ModelInputData
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.usage import Usage
-from openai import BadRequestError
-from openai.types.responses import ResponseReasoningItem
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError
+from openai.types.responses import ResponseErrorEvent, ResponseReasoningItem
 from openai.types.responses.response_usage import InputTokensDetails
 from pydantic import BaseModel
 
@@ -36,6 +39,7 @@ from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.state.entries import AnswerEntry
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import RefusalReply, ScriptedAnswer
 
 RULE = "Never restart the server."
 PROMPT = f"Find out why it is slow. {RULE}"
@@ -386,6 +390,131 @@ def test_usage_of_answers_is_passed_on():
     # The answer that ends a run is only recorded when the conversation goes on.
     assert [usage.output for usage in usages] == [10, 10, 10]
     assert all(usage.input > 0 for usage in usages)
+
+
+@pytest.mark.parametrize("window", [32_000, 200_000])
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("uses_responses", [False, True])
+def test_models_of_the_sdk_against_the_strict_provider(strict_provider, uses_responses, is_streamed, window):
+    """The SDK's own models over HTTP, with encrypted reasoning and two calls in each answer: the provider has nothing
+    to refuse but the first request that is too long, if the window was not known.
+    """
+    script = [
+        ScriptedAnswer("I look.", (("read_log", {"step": step}), ("read_log", {"step": step + 100})), "Where is it?")
+        for step in range(20)
+    ]
+    served = strict_provider(window=32_000, script=[*script, ScriptedAnswer("done")])
+    holdfast = make_holdfast(window=window)
+    include = ["reasoning.encrypted_content"] if uses_responses else None
+    settings = ModelSettings(store=False, response_include=include)
+    agent = make_agent(holdfast, model_settings=settings).clone(model="gpt-5.1")
+
+    async def run():
+        async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client:
+            provider = OpenAIProvider(openai_client=client, use_responses=uses_responses)
+            config = holdfast.run_config(base=RunConfig(model_provider=provider))
+            if not is_streamed:
+                return await Runner.run(agent, PROMPT, run_config=config, max_turns=100)
+            result = Runner.run_streamed(agent, PROMPT, run_config=config, max_turns=100)
+            async for _ in result.stream_events():
+                pass
+            return result
+
+    assert asyncio.run(run()).final_output == "done"
+    refusals = [request for request in served.provider.requests if isinstance(request.reply, RefusalReply)]
+    assert len(refusals) == (window > 32_000)
+    requests = served.provider.requests
+    assert sum(request.cached for request in requests) > 0.6 * sum(request.tokens for request in requests)
+
+
+def test_overflow_that_a_stream_tells_as_an_event():
+    """A stream that fails before its answer begins is made again with less; its first events are seen twice at most."""
+
+    class FailingStreams(StrictModel):
+        async def stream_response(self, *given, **options):
+            """Refuse with an event."""
+            try:
+                async for event in super().stream_response(*given, **options):
+                    yield event
+            except BadRequestError as error:
+                yield ResponseErrorEvent(
+                    type="error",
+                    code="context_length_exceeded",
+                    message=error.body["message"],
+                    param=None,
+                    sequence_number=0,
+                )
+
+    model = FailingStreams(window=12_000)
+    holdfast = make_holdfast(window=200_000)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    assert run_agent(make_agent(holdfast), config, way="run_streamed").final_output == "done"
+    assert 1 <= model.refusals <= 3
+
+
+def test_error_that_is_no_overflow_goes_to_the_run():
+    """The provider's other errors are the run's own, after one call."""
+
+    class WithoutKey(StrictModel):
+        async def get_response(self, *given, **options):
+            """Refuse the key."""
+            self.refusals += 1
+            response = httpx2.Response(401, request=httpx2.Request("POST", "http://provider.test"))
+            raise AuthenticationError("wrong key", response=response, body=None)
+
+    model = WithoutKey()
+    holdfast = make_holdfast()
+    with pytest.raises(AuthenticationError):
+        run_agent(make_agent(holdfast), holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model))))
+    assert model.refusals == 1
+
+
+def test_a_conversation_that_the_server_keeps_is_left_alone():
+    """With ``conversation_id`` the input is only what is new: it goes to the server as it is."""
+    store = MemoryStore()
+    seen = []
+
+    class ServerModel(StrictModel):
+        def _check(self, instructions, items):
+            seen.append(json.loads(json.dumps(items)))
+            return items, 100
+
+    holdfast = make_holdfast(window=8_000, store=store)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(ServerModel(steps=4))))
+
+    async def run():
+        return await Runner.run(make_agent(holdfast), PROMPT, run_config=config, conversation_id="conv_1", max_turns=20)
+
+    assert asyncio.run(run()).final_output == "done"
+    assert [list_outputs(items) for items in seen] == [[], *[[write_log(step)] for step in range(4)]]
+
+
+def test_run_that_waits_for_approval_goes_on():
+    """A run that was interrupted, saved and resumed shows what it showed before."""
+
+    @function_tool(needs_approval=True)
+    def restart(name: str) -> str:
+        """Restart a server."""
+        return f"{name} is restarted"
+
+    store = MemoryStore()
+    call = function_call("restart", {"name": "db"}, call_id="c30", item_id="fc30")
+    model = StrictModel(steps=33, answers={30: [call]})
+    holdfast = make_holdfast(store=store)
+    agent = make_agent(holdfast, tools=(read_log, restart))
+    result = run_agent(agent, holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model))))
+    saved_state = result.to_state().to_json()
+
+    async def resume():
+        state = await RunState.from_json(agent, saved_state)
+        state.approve(state.get_interruptions()[0])
+        new_config = make_holdfast(store=store).run_config(base=RunConfig(model_provider=StrictProvider(model)))
+        return await Runner.run(agent, state, run_config=new_config, max_turns=1_000)
+
+    assert asyncio.run(resume()).final_output == "done"
+    before, after = model.seen[30], model.seen[31]
+    assert after[: len(before)] == before
+    assert list_outputs(after)[-1] == "db is restarted"
 
 
 def test_own_filter_of_the_run_is_called_first():

@@ -18,6 +18,7 @@ called (``model_provider``), for all agents of a run. Tools belong to agents, so
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
@@ -126,14 +127,15 @@ class HoldfastRuns:
         session_id = session if isinstance(session, str) else getattr(session, "session_id", "")
         return self._histories.open(_make_key(_group_items(items)[0].message, session_id))
 
-    def plan_call(
+    async def plan_call(
         self, data: CallModelData[Any], session_id: str, run_model: str | Model | None
     ) -> list[TResponseInputItem]:
         """Return what to show of the input of a model call; all of it if Holdfast cannot help."""
         items = data.model_data.input
         _newest_call.set(None)
         try:
-            call = self._plan(data, session_id, run_model)
+            # In a thread, since large results can take seconds and the loop has other runs to serve.
+            call = await asyncio.to_thread(self._plan, data, session_id, run_model)
         except Exception as error:  # noqa: BLE001 -- whatever it is: the run must not end because of us
             self._histories.warn_once(error)
             return items
@@ -154,11 +156,11 @@ class HoldfastRuns:
         shown_messages = history.plan(given_messages, target, self._estimate_setup(data))
         return _PlannedCall(data.agent.name, groups, history, _show_items(groups, shown_messages))
 
-    def plan_smaller(self, call: _PlannedCall, report: ErrorReport) -> list[TResponseInputItem] | None:
+    async def plan_smaller(self, call: _PlannedCall, report: ErrorReport) -> list[TResponseInputItem] | None:
         """Return less to show after a refusal, or None if it is no overflow or nothing is left to try."""
         given_messages = [GivenMessage(group.message) for group in call.groups]
         try:
-            shown_messages = call.history.plan_smaller(report, messages=given_messages)
+            shown_messages = await asyncio.to_thread(call.history.plan_smaller, report, messages=given_messages)
             return None if shown_messages is None else _show_items(call.groups, shown_messages)
         except Exception as error:  # noqa: BLE001 -- as above; the caller raises the provider's own error
             self._histories.warn_once(error)
@@ -230,7 +232,7 @@ class _InputFilter:
         if self._own_filter is not None:
             filtered = self._own_filter(data)
             data.model_data = await filtered if inspect.isawaitable(filtered) else filtered
-        items = self._runs.plan_call(data, self._session_id, self._run_model)
+        items = await self._runs.plan_call(data, self._session_id, self._run_model)
         return ModelInputData(input=items, instructions=data.model_data.instructions)
 
 
@@ -285,7 +287,7 @@ class _RecoveringModel(Model):
                     system_instructions, input, model_settings, tools, output_schema, handoffs, tracing, **options
                 )
             except Exception as error:
-                smaller_input = None if call is None else self._runs.plan_smaller(call, _report_error(error))
+                smaller_input = None if call is None else await self._runs.plan_smaller(call, _report_error(error))
                 if smaller_input is None:
                     raise
                 input = smaller_input  # noqa: A001
@@ -315,7 +317,7 @@ class _RecoveringModel(Model):
             try:
                 async for event in events:
                     if call is not None and not is_answer_begun and event.type in FAILURE_EVENTS:
-                        smaller_input = self._runs.plan_smaller(call, _report_failure(event))
+                        smaller_input = await self._runs.plan_smaller(call, _report_failure(event))
                         if smaller_input is not None:
                             break
                     is_answer_begun = is_answer_begun or event.type not in OPENING_EVENTS
@@ -325,7 +327,7 @@ class _RecoveringModel(Model):
             except Exception as error:
                 # What was streamed already cannot be taken back.
                 if call is not None and not is_answer_begun:
-                    smaller_input = self._runs.plan_smaller(call, _report_error(error))
+                    smaller_input = await self._runs.plan_smaller(call, _report_error(error))
                 if smaller_input is None:
                     raise
             finally:
@@ -378,7 +380,7 @@ def _make_recall_tool() -> FunctionTool:
         if call is None:
             return "Nothing was stored away: all of the conversation is shown."
         try:
-            return call.history.answer_recall(arguments)
+            return await asyncio.to_thread(call.history.answer_recall, arguments)
         except HoldfastError as error:
             return str(error)
 
