@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from holdfast import Message, Text, ToolCall, ToolResult, get_target
 from holdfast.errors import WindowTooSmall
 from holdfast.events import CompactionEnded
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
+from holdfast.messages.parts import Opaque
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import Usage
@@ -102,6 +104,44 @@ def test_refused_request_becomes_smaller_until_nothing_is_left_to_try():
     # What was learned holds for the next request.
     later = history.plan(messages, target)
     assert sum(len(repr(shown.message)) for shown in later) <= sizes[1]
+
+
+def test_refused_request_is_named_where_one_conversation_runs_twice():
+    """A request that was refused after another run planned its own is made smaller itself, not the other's."""
+    history = AgentHistory(MemoryStore(), "one")
+    first, second = make_messages(40), make_messages(40)
+    second[4] = GivenMessage(Message("tool", (ToolResult("c1", "read", (Text("another log"),)),)))
+    target = make_target(1_000_000)
+    history.plan(first, target)
+    history.plan(second, target)
+    report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
+    shown_messages = history.plan_smaller(report, messages=first)
+    check_shown(shown_messages)
+    assert len(shown_messages) < len(first)
+    assert "another log" not in repr(shown_messages)
+
+
+def test_usage_that_comes_without_the_answer():
+    """What an answer took may be told apart from the messages: it counts for the answer to the newest request."""
+    history = AgentHistory(MemoryStore(), "one")
+    messages = make_messages(3)
+    history.plan(messages[:-2], make_target())
+    history.note_answer_usage(Usage(9_000, 20))
+    history.plan(messages, make_target())
+    assert history.report().tokens > 9_000
+
+
+def test_messages_with_parts_of_an_unknown_kind():
+    """Such parts keep their JSON; they need no hash, and the messages go on as the same objects."""
+    messages = [
+        GivenMessage(Message.from_text("user", "What is the weather?")),
+        GivenMessage(Message("assistant", (Opaque("weather", Raw(b'{"sky":"grey"}')), Text("Grey.")))),
+        GivenMessage(Message.from_text("user", "Are you sure?")),
+    ]
+    history = AgentHistory(MemoryStore(), "one")
+    history.plan(messages[:1], make_target())
+    shown_messages = history.plan(messages, make_target())
+    assert [shown.message for shown in shown_messages] == [given_message.message for given_message in messages]
 
 
 def test_usage_of_answers_is_recorded():

@@ -21,6 +21,8 @@ from agents import (
     Runner,
     RunState,
     SQLiteSession,
+    ToolOutputImage,
+    ToolOutputText,
     function_tool,
     set_tracing_disabled,
 )
@@ -287,25 +289,33 @@ def test_sessions_do_not_mix():
 
 
 def test_runs_of_one_prompt_at_the_same_time():
-    """Runs without a session that begin alike share a log; each gets its own history back, also after an overflow."""
-    holdfast = make_holdfast(window=200_000)
-    models = [StrictModel(steps=12, window=12_000, first_step=100 * number, pause=0.001) for number in range(3)]
-    for number, model in enumerate(models):
-        model.steps += 100 * number
+    """Runs without a session that begin alike do not undo each other's decisions, also after overflows: each keeps the
+    prompt cache as well as one that runs alone.
+    """
 
-    async def run_all():
-        runs = []
-        for model in models:
-            config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
-            runs.append(Runner.run(make_agent(holdfast), PROMPT, run_config=config, max_turns=100))
-        return await asyncio.gather(*runs)
+    def count_breaks(holdfast, first_steps):
+        models = []
+        for first_step in first_steps:
+            models.append(StrictModel(steps=first_step + 20, window=12_000, first_step=first_step, pause=0.001))
 
-    results = asyncio.run(run_all())
-    for number, (model, result) in enumerate(zip(models, results, strict=True)):
-        assert result.final_output == "done"
-        for shown in model.seen:
-            calls = [item["call_id"] for item in shown if item.get("type") == "function_call"]
-            assert all(int(call_id[1:]) // 100 == number for call_id in calls)
+        async def run_all():
+            runs = []
+            for model in models:
+                config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+                runs.append(Runner.run(make_agent(holdfast), PROMPT, run_config=config, max_turns=100))
+            return await asyncio.gather(*runs)
+
+        assert [result.final_output for result in asyncio.run(run_all())] == ["done"] * len(models)
+        breaks = []
+        for first_step, model in zip(first_steps, models, strict=True):
+            pairs = list(zip(model.seen, model.seen[1:], strict=False))
+            breaks.append(sum(after[: len(before)] != before for before, after in pairs))
+            calls = [item["call_id"] for shown in model.seen for item in shown if item.get("type") == "function_call"]
+            assert all(int(call_id[1:]) // 100 * 100 == first_step for call_id in calls)
+        return breaks
+
+    (breaks_alone,) = count_breaks(make_holdfast(window=200_000), [100])
+    assert count_breaks(make_holdfast(window=200_000), [100, 200, 300]) == [breaks_alone] * 3
 
 
 def test_items_that_are_not_shortened_stay_as_they_are():
@@ -333,6 +343,24 @@ def test_items_that_are_not_shortened_stay_as_they_are():
     assert last[:4] == prompt
     assert [item.get("type") for item in last[4:7]] == ["reasoning", "function_call", "function_call_output"]
     assert last[4]["encrypted_content"] == "c2VjcmV0"
+
+
+def test_picture_beside_a_shortened_text_stays():
+    """A tool result of a large text and a picture: the text becomes a preview, the picture stays."""
+
+    @function_tool
+    def take_screenshot() -> list[ToolOutputText | ToolOutputImage]:
+        """Show the screen."""
+        return [ToolOutputText(text=write_log(1, 3_000)), ToolOutputImage(image_url="data:image/png;base64,AAAA")]
+
+    model = StrictModel(steps=1, answers={0: [function_call("take_screenshot", {}, call_id="c0", item_id="fc0")]})
+    holdfast = make_holdfast()
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    assert run_agent(make_agent(holdfast, tools=(take_screenshot,)), config).final_output == "done"
+    (output,) = list_outputs(model.seen[-1])
+    assert [part["type"] for part in output] == ["input_text", "input_image"]
+    assert "recall(id=" in output[0]["text"]
+    assert output[1]["image_url"] == "data:image/png;base64,AAAA"
 
 
 def test_reasoning_and_parallel_calls_survive_compactions():

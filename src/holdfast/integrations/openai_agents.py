@@ -26,7 +26,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import count
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Raw, Struct
@@ -92,6 +95,9 @@ class HoldfastRuns:
         self._histories = AgentHistories(store, policy, listener)
         self._tool_tokens: dict[str, int] = {}
         """By the name of an agent: the size of the tools that its newest call had, those of MCP servers included."""
+        self._numbers: dict[str, WeakKeyDictionary[asyncio.Task[Any], int]] = {}
+        """By the key of a conversation: the tasks that run it, each with its number."""
+        self._numbers_lock = Lock()
         self.recall_tool = _make_recall_tool()
         """Reads back what a model is not shown any more; every agent of a run needs it among its tools."""
 
@@ -135,14 +141,20 @@ class HoldfastRuns:
         _newest_call.set(None)
         try:
             # In a thread, since large results can take seconds and the loop has other runs to serve.
-            call = await asyncio.to_thread(self._plan, data, session_id, run_model)
+            call = await asyncio.to_thread(self._plan, data, session_id, run_model, asyncio.current_task())
         except Exception as error:  # noqa: BLE001 -- whatever it is: the run must not end because of us
             self._histories.warn_once(error)
             return items
         _newest_call.set(call)
         return items if call is None else call.shown_items
 
-    def _plan(self, data: CallModelData[Any], session_id: str, run_model: str | Model | None) -> _PlannedCall | None:
+    def _plan(
+        self,
+        data: CallModelData[Any],
+        session_id: str,
+        run_model: str | Model | None,
+        task: asyncio.Task[Any] | None,
+    ) -> _PlannedCall | None:
         groups = _group_items(data.model_data.input)
         if not groups or _is_part_of_server_conversation(groups):
             return None
@@ -150,11 +162,29 @@ class HoldfastRuns:
             # Previews and extracts name the tool. A model that calls a tool which is not there ends the run.
             lack = f"agent {data.agent.name!r} has no tool recall; add HoldfastRuns.recall_tool to its tools"
             raise ConfigError(lack)
-        history = self._histories.open(_make_key(groups[0].message, session_id))
+        key = self._choose_key(_make_key(groups[0].message, session_id), task)
+        history = self._histories.open(key)
         given_messages = [GivenMessage(group.message) for group in groups]
         target = get_target(API_NAME, _find_model_name(data.agent, run_model), window=self._window)
         shown_messages = history.plan(given_messages, target, self._estimate_setup(data))
         return _PlannedCall(data.agent.name, groups, history, _show_items(groups, shown_messages))
+
+    def _choose_key(self, key: str, task: asyncio.Task[Any] | None) -> str:
+        """Return ``key``, or one with a number if another run that goes on has the same.
+
+        Runs of one prompt at the same time, without sessions, are told apart by their tasks. In one log, each would
+        undo what the other had decided.
+        """
+        if task is None:
+            return key
+        with self._numbers_lock:
+            self._numbers = {name: numbers for name, numbers in self._numbers.items() if numbers}
+            numbers = self._numbers.setdefault(key, WeakKeyDictionary())
+            if task not in numbers:
+                taken_numbers = {number for other, number in numbers.items() if not other.done()}
+                numbers[task] = next(number for number in count(1) if number not in taken_numbers)
+            number = numbers[task]
+        return key if number == 1 else f"{key}-{number}"
 
     async def plan_smaller(self, call: _PlannedCall, report: ErrorReport) -> list[TResponseInputItem] | None:
         """Return less to show after a refusal, or None if it is no overflow or nothing is left to try."""
@@ -438,17 +468,12 @@ def _estimate_handoffs(handoffs: Iterable[Handoff[Any, Any]]) -> int:
 
 def _group_items(items: Sequence[Any]) -> list[_ItemGroup]:
     """Return the items of the SDK in our terms. Raises ``FormatError`` for what is no item."""
-    raws = [Raw(msgspec.json.encode(item, enc_hook=_encode_object)) for item in items]
+    raws = [Raw(msgspec.json.encode(item)) for item in items]
     groups: list[_ItemGroup] = []
     for start, stop, message in group_items_by_message(raws):
         raw = raws[start] if stop == start + 1 else Raw(b"[" + b",".join(map(bytes, raws[start:stop])) + b"]")
         groups.append(_ItemGroup(list(items[start:stop]), raw, message))
     return groups
-
-
-def _encode_object(value: Any) -> Any:
-    """Return a model of Pydantic as the SDK sends it: the OpenAI client takes those among the items."""
-    return value.model_dump(mode="json", exclude_unset=True)
 
 
 def _read_usage(usage: Any) -> Usage:
