@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
+from agents.extensions import ToolOutputTrimmer
 from agents.items import ModelResponse
 from agents.run_config import ModelInputData
 from agents.testing import ScriptedModel, assistant_message, function_call
@@ -223,6 +226,14 @@ def test_agent_without_holdfast_dies_of_the_overflow(way):
     config = RunConfig(model_provider=StrictProvider(StrictModel()))
     with pytest.raises(BadRequestError):
         run_agent(make_agent(), config, way=way)
+
+
+def test_trimmer_of_the_sdk_does_not_help_in_one_long_turn():
+    """The SDK's own remedy counts turns by user messages, so it trims nothing of a run that works on one prompt."""
+    model = StrictModel()
+    config = RunConfig(model_provider=StrictProvider(model), call_model_input_filter=ToolOutputTrimmer())
+    with pytest.raises(BadRequestError):
+        run_agent(make_agent(), config)
 
 
 @pytest.mark.parametrize("way", WAYS_TO_RUN)
@@ -599,3 +610,13 @@ def test_a_store_that_cannot_be_opened_does_not_stop_the_run(tmp_path, caplog, w
     config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
     assert run_agent(make_agent(holdfast), config, way=way).final_output == "done"
     assert len(list_warnings(caplog)) == 1
+
+
+def test_example_lives_past_its_window(capsys):
+    """The example reads logs of three windows, is never refused, and finds an early line again."""
+    example = Path(__file__).parents[2] / "examples/integrations/openai_agents.py"
+    runpy.run_path(str(example), run_name="__main__")
+    found, answer, _, _, requests = capsys.readouterr().out.splitlines()
+    assert found == "recall found the line: True"
+    assert answer == "Line 77 of night 2 took 327 ms."
+    assert requests == "42 requests, 0 refused"
