@@ -1,0 +1,425 @@
+"""Strands Agents: a conversation manager that keeps an agent's conversation inside its model's window.
+
+::
+
+    from strands import Agent
+    from holdfast.integrations.strands import HoldfastConversationManager
+
+    agent = Agent(model, tools=tools, conversation_manager=HoldfastConversationManager())
+
+Every call of the model sees a reduced view; ``agent.messages`` keeps the whole history. The manager gives the model the
+tool ``recall``, which reads back what the view leaves out, and calls the model again with less if its provider refuses
+a request for its length.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+try:
+    from strands import Agent, ToolContext, tool
+    from strands.agent.conversation_manager import ConversationManager
+    from strands.hooks import AgentInitializedEvent, HookRegistry
+    from strands.middleware import InvokeModelContext, InvokeModelStage
+    from strands.types.exceptions import ContextWindowOverflowException
+except ImportError as error:
+    advice = "install Strands Agents 1.62 or newer: pip install 'holdfast[strands]'"
+    raise ImportError(f"holdfast.integrations.strands cannot be used ({error}); {advice}") from error
+
+from holdfast.config.files import get_target
+from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.events import Event
+from holdfast.hosts.given_conversation import ShownMessage
+from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
+from holdfast.integrations.common.options import AgentHistories
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.pipeline import Policy
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.entries import Usage
+from holdfast.state.target import Target
+from holdfast.store.base import SessionStore
+
+__all__ = ["HoldfastConversationManager"]
+
+MEDIA_BLOCKS = ("image", "document", "video", "audio")
+"""Names of content blocks with pictures, documents and sound."""
+APIS_BY_CLASS = {
+    "AnthropicModel": "anthropic",
+    "BedrockModel": "anthropic",
+    "GeminiModel": "gemini",
+    "OpenAIResponsesModel": "openai-responses",
+}
+"""The API of a model, by the name of its class; of any other it is Chat Completions."""
+
+
+class HoldfastConversationManager(ConversationManager):
+    """Keeps the conversation of an agent inside the window of its model.
+
+    ``window`` is the window in tokens, by default the ``context_window_limit`` of the model, else that of Holdfast's
+    catalogue. ``session`` names the conversation if your program stores the messages itself; by default its name is the
+    ``session_id`` of the agent, which a session manager of Strands keeps over restarts. ``store`` is a store or the
+    path of one, by default the one of the command line (``:memory:`` for none on disk). ``listener`` is called with the
+    events of ``holdfast.events``.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int | None = None,
+        session: str = "",
+        store: SessionStore | str | os.PathLike[str] | None = None,
+        policy: Policy = Policy(),
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._window = window
+        self._session = session
+        self._histories = AgentHistories(store, policy, listener)
+        self._agents: WeakSet[Agent] = WeakSet()
+        """The agents whose calls of the model come through here."""
+
+    # -- what Strands asks of a conversation manager -------------------------------------------------------------------
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Ask for the agent, which does not exist yet."""
+        super().register_hooks(registry, **kwargs)
+        registry.add_callback(AgentInitializedEvent, self._on_agent_initialized)
+
+    def apply_management(self, agent: Agent, **_: Any) -> None:
+        """Leave ``agent.messages`` as they are: only the model's view is reduced."""
+        # Comes first for an agent that got its manager after it was made.
+        self._install(agent)
+
+    def reduce_context(self, agent: Agent, e: Exception | None = None, **_: Any) -> None:
+        """Raise the overflow ``e``, which could not be recovered inside of the call; without one do nothing."""
+        is_first_call = self._install(agent)
+        if e is not None and not is_first_call:
+            raise e
+
+    def restore_from_session(self, state: dict[str, Any]) -> None:  # noqa: ARG002 -- the state of any manager will do
+        """Let the session manager read the whole history, also messages that another manager had removed."""
+        self.removed_message_count = 0
+
+    def get_history(self, agent: Any) -> AgentHistory:
+        """Return the conversation of ``agent``, for its report and ``recall``."""
+        return self._histories.open(_make_key(agent, self._session))
+
+    # -- the calls of the model ----------------------------------------------------------------------------------------
+
+    def _on_agent_initialized(self, event: AgentInitializedEvent) -> None:
+        self._install(event.agent)
+
+    def _install(self, agent: Agent) -> bool:
+        """Stand between ``agent`` and its model; return False if that is so already, or is not possible."""
+        if agent in self._agents:
+            return False
+        self._agents.add(agent)
+        if RECALL_TOOL_NAME in agent.tool_registry.registry:
+            name_taken = f"the agent has a tool of its own called {RECALL_TOOL_NAME}; give it another name"
+            self._histories.warn_once(ConfigError(name_taken))
+            return False
+        agent.tool_registry.register_tool(self._make_recall_tool())
+        agent.add_middleware(InvokeModelStage, self._call_model)
+        return True
+
+    async def _call_model(
+        self, context: InvokeModelContext, call_model: Callable[[InvokeModelContext], AsyncGenerator[Any, None]]
+    ) -> AsyncGenerator[Any, None]:
+        """Call the model with the reduced view; again with less if its provider refuses that for its length."""
+        planned = self._plan(context)
+        while True:
+            has_answer_begun = False
+            try:
+                async for event in call_model(planned.context):
+                    has_answer_begun = has_answer_begun or not _is_message_start(event)
+                    yield event
+            except Exception as error:
+                # Of an answer that has begun the agent's callbacks have seen a part.
+                smaller = None if has_answer_begun else self._plan_smaller(planned, error)
+                if smaller is None:
+                    raise
+                planned = smaller
+            else:
+                return
+
+    def _plan(self, context: InvokeModelContext) -> _PlannedCall:
+        """Return the call with what the model is shown; the whole history if Holdfast cannot help."""
+        unplanned = _PlannedCall(context, context, (), None)
+        if not context.messages:
+            return unplanned
+        try:
+            given_messages = _read_messages(_list_lasting_messages(context))
+            history = self.get_history(context.agent)
+            shown_messages = history.plan(
+                given_messages, _choose_target(context, self._window), _estimate_setup(context)
+            )
+            planned = _PlannedCall(context, context, tuple(given_messages), history)
+            return _show_messages(planned, shown_messages)
+        except Exception as error:  # noqa: BLE001 -- the agent goes on, whatever goes wrong here
+            self._histories.warn_once(error)
+            return unplanned
+
+    def _plan_smaller(self, planned: _PlannedCall, error: Exception) -> _PlannedCall | None:
+        """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
+        if planned.history is None:
+            return None
+        report = ErrorReport(status=getattr(error, "status_code", None), message=str(error))
+        is_surely_overflow = isinstance(error, ContextWindowOverflowException)
+        try:
+            shown_messages = planned.history.plan_smaller(report, is_surely_overflow=is_surely_overflow)
+            return None if shown_messages is None else _show_messages(planned, shown_messages)
+        except Exception as own_error:  # noqa: BLE001 -- the agent gets the provider's error, not ours
+            self._histories.warn_once(own_error)
+            return None
+
+    def _make_recall_tool(self) -> Any:
+        """Return the tool that reads back what the model is not shown any more."""
+        schema = {"json": {"type": "object", "properties": RECALL_PARAMETERS}}
+
+        @tool(name=RECALL_TOOL_NAME, description=RECALL_DESCRIPTION, inputSchema=schema, context=True)
+        def recall(
+            tool_context: ToolContext[Any],
+            id: str = "",  # noqa: A002 -- what previews and extracts call it
+            lines: str = "",
+            chars: str = "",
+            search: str = "",
+            page: int = 1,
+        ) -> str:
+            arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
+            try:
+                return self.get_history(tool_context.agent).answer_recall(arguments)
+            except HoldfastError as error:
+                return str(error)
+
+        return recall
+
+
+class _PlannedCall(NamedTuple):
+    """A call of the model as the agent wants it, and as it is made."""
+
+    original: InvokeModelContext
+    context: InvokeModelContext
+    given_messages: tuple[GivenMessage, ...]
+    """The messages of ``original`` in our terms."""
+    history: AgentHistory | None
+    """None if Holdfast has no part in it."""
+
+
+def _make_key(agent: Any, session: str) -> str:
+    """Return the key of a conversation: its session, its agent and its first message.
+
+    The name of the session is random if there is no session manager, so that two users who begin with the same words
+    never read each other's texts.
+    """
+    first: Any = agent.messages[0] if agent.messages else {}
+    # Given by Strands, and kept with the message wherever it is stored.
+    name = first.get("tracking_id") or json.dumps(first.get("content"), default=_encode_bytes)
+    source = "\n".join((session or agent.session_id, agent.agent_id, name))
+    digest = blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"strands-{digest}"
+
+
+def _choose_target(context: InvokeModelContext, window: int | None) -> Target:
+    model: Any = context.model
+    config = model.get_config()
+    name = str((config.get("model_id") if isinstance(config, Mapping) else "") or "")
+    api = APIS_BY_CLASS.get(type(model).__name__, "openai-chat")
+    return get_target(api, name, window=window or model.context_window_limit)
+
+
+def _estimate_setup(context: InvokeModelContext) -> int:
+    """Return the tokens of the system prompt and the tools."""
+    return estimate_text_tokens(json.dumps([context.system_prompt, context.tool_specs], default=str))
+
+
+def _is_message_start(event: Mapping[str, Any]) -> bool:
+    """Whether an event says only that an answer will come; some models send it before they are asked."""
+    chunk = event.get("event")
+    return isinstance(chunk, Mapping) and "messageStart" in chunk
+
+
+def _list_lasting_messages(context: InvokeModelContext) -> list[Any]:
+    """Return the messages without the blocks that plugins of Strands add to the last one for this call only.
+
+    They are not in the log, which would take the next call for another conversation.
+    """
+    messages: list[Any] = list(context.messages)
+    if context.dynamic_trailing_blocks:
+        last = messages[-1]
+        messages[-1] = {**last, "content": last["content"][: -context.dynamic_trailing_blocks]}
+    return messages
+
+
+def _list_passing_blocks(context: InvokeModelContext) -> list[Any]:
+    """Return the blocks that plugins of Strands added to the last message for this call only."""
+    count = context.dynamic_trailing_blocks
+    return list(context.messages[-1]["content"][-count:]) if count else []
+
+
+# -- from Strands ------------------------------------------------------------------------------------------------------
+
+
+def _read_messages(messages: Sequence[Any]) -> list[GivenMessage]:
+    """Return messages of Strands in our terms: one part for each block."""
+    tool_names: dict[str, str] = {}
+    given_messages: list[GivenMessage] = []
+    for message in messages:
+        parts = tuple(_read_block(block, tool_names) for block in _list_blocks(message))
+        tool_names.update({part.id: part.name for part in parts if isinstance(part, ToolCall)})
+        if message["role"] == "assistant":
+            given_messages.append(GivenMessage(Message("assistant", parts), _read_usage(message)))
+        elif parts and all(isinstance(part, ToolResult) for part in parts):
+            given_messages.append(GivenMessage(Message("tool", parts)))
+        else:
+            given_messages.append(GivenMessage(Message("user", parts)))
+    return given_messages
+
+
+def _list_blocks(message: Any) -> list[Any]:
+    """Return the blocks of a message but for marks of the prompt cache, which are no content."""
+    return [block for block in message["content"] if "cachePoint" not in block]
+
+
+def _read_block(block: Any, tool_names: Mapping[str, str]) -> Part:
+    if "toolUse" in block:
+        call = block["toolUse"]
+        arguments = json.dumps(call["input"], ensure_ascii=False, default=_encode_bytes)
+        return ToolCall(call["toolUseId"], call["name"], arguments)
+    if "toolResult" in block:
+        result = block["toolResult"]
+        content = tuple(_read_content_block(inner) for inner in result["content"])
+        call_id = result["toolUseId"]
+        return ToolResult(call_id, tool_names.get(call_id, ""), content, result.get("status") == "error")
+    if "reasoningText" in block.get("reasoningContent", {}):
+        return Thinking(block["reasoningContent"]["reasoningText"].get("text") or "")
+    return _read_content_block(block)
+
+
+def _read_content_block(block: Any) -> Text | Media | Opaque:
+    """Return a block that may also stand in a tool result."""
+    kind = next(iter(block), "unknown")
+    if kind == "text":
+        return Text(block["text"] or "")
+    if kind == "json":
+        return Text(json.dumps(block["json"], ensure_ascii=False, default=_encode_bytes))
+    if kind == "guardContent" and "text" in block[kind]:
+        return Text(block[kind]["text"]["text"])
+    if kind == "citationsContent":
+        return Text("".join(content.get("text", "") for content in block[kind].get("content", ())))
+    if kind in MEDIA_BLOCKS:
+        media = block[kind]
+        source = json.dumps(media, default=_encode_bytes, sort_keys=True)
+        digest = blake2b(source.encode()).hexdigest()
+        return Media(kind, f"{kind}/{media.get('format', '')}", len(source), media.get("name", ""), digest)
+    return Opaque(kind)
+
+
+def _encode_bytes(value: Any) -> str:
+    """Write what JSON has no form for: the data of pictures, and what a tool returned in place of JSON."""
+    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _read_usage(message: Any) -> Usage | None:
+    usage = message.get("metadata", {}).get("usage")
+    if not usage:
+        return None
+    cache_read = usage.get("cacheReadInputTokens") or 0
+    cache_write = usage.get("cacheWriteInputTokens") or 0
+    prompt_tokens = usage["inputTokens"]
+    if prompt_tokens + usage["outputTokens"] != usage["totalTokens"]:
+        # Some providers count the cached tokens apart; the total tells which.
+        prompt_tokens += cache_read + cache_write
+    return Usage(prompt_tokens, usage["outputTokens"], cache_read, cache_write)
+
+
+# -- to Strands --------------------------------------------------------------------------------------------------------
+
+
+def _show_messages(planned: _PlannedCall, shown_messages: Sequence[ShownMessage]) -> _PlannedCall:
+    """Return the call with ``shown_messages`` in place of the whole history."""
+    lasting_messages = _list_lasting_messages(planned.original)
+    messages: list[Any] = []
+    is_last_new = False
+    for shown in shown_messages:
+        if shown.index is None:
+            message = _write_new_message(shown.message)
+        else:
+            given = planned.given_messages[shown.index].message
+            message = _write_own_message(lasting_messages[shown.index], given, shown.message)
+        is_new = shown.index is None
+        has_same_role = bool(messages) and messages[-1]["role"] == message["role"]
+        if has_same_role and (is_new or is_last_new):
+            # Bedrock wants the roles to alternate, and an extract has the role of the user.
+            messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *message["content"]]}
+        else:
+            messages.append(message)
+        is_last_new = is_new
+    passing_blocks = _list_passing_blocks(planned.original)
+    if passing_blocks:
+        messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *passing_blocks]}
+    return planned._replace(context=planned.original.replace(messages=messages))
+
+
+def _write_own_message(original: Any, given: Message, shown: Message) -> Any:
+    """Return ``original`` with the texts that ``shown`` has in place of its own; itself if there are none."""
+    if shown == given:
+        return original
+    content = _write_blocks(given.parts, shown.parts, _list_blocks(original))
+    cache_points = [block for block in original["content"] if "cachePoint" in block]
+    return {**original, "content": [*content, *cache_points]}
+
+
+def _write_blocks(given: Sequence[Part], shown: Sequence[Part], blocks: Sequence[Any]) -> list[Any]:
+    """Return the content that ``shown`` stands for: Strands' own blocks where a part is as it was, else texts."""
+    content: list[Any] = []
+    position = 0
+    for part in shown:
+        # In order, since two blocks that we do not interpret may look alike to us.
+        same_index = next((index for index in range(position, len(given)) if given[index] == part), None)
+        if same_index is not None:
+            content.append(blocks[same_index])
+            position = same_index + 1
+        elif isinstance(part, Text):
+            content.append({"text": part.text})
+        elif isinstance(part, ToolResult):
+            content.append(_write_result(given, part, blocks))
+    return content
+
+
+def _write_result(given: Sequence[Part], shown: ToolResult, blocks: Sequence[Any]) -> Any:
+    """Return the block of a tool result with the texts that ``shown`` has in place of its own."""
+    for given_part, block in zip(given, blocks, strict=True):
+        if isinstance(given_part, ToolResult) and given_part.call_id == shown.call_id:
+            result = block["toolResult"]
+            content = _write_blocks(given_part.content, shown.content, result["content"])
+            return {"toolResult": {**result, "content": content}}
+    return _write_new_result(shown)
+
+
+def _write_new_message(message: Message) -> Any:
+    """Return a message that Strands does not have: an extract, or what takes the place of older messages."""
+    content: list[Any] = []
+    for part in message.parts:
+        if isinstance(part, Text):
+            content.append({"text": part.text})
+        elif isinstance(part, ToolCall):
+            call = {"toolUseId": part.id, "name": part.name, "input": json.loads(part.arguments)}
+            content.append({"toolUse": call})
+        elif isinstance(part, ToolResult):
+            content.append(_write_new_result(part))
+    return {"role": "assistant" if message.role == "assistant" else "user", "content": content}
+
+
+def _write_new_result(result: ToolResult) -> Any:
+    texts = [{"text": part.text} for part in result.content if isinstance(part, Text)]
+    status = "error" if result.is_error else "success"
+    return {"toolResult": {"toolUseId": result.call_id, "content": texts, "status": status}}
