@@ -17,9 +17,11 @@ from pydantic import BaseModel
 from strands import Agent, tool
 from strands.agent.conversation_manager import NullConversationManager, SlidingWindowConversationManager
 from strands.middleware import InvokeModelStage
-from strands.models import Model
-from strands.multiagent import GraphBuilder
+from strands.models import CacheConfig, Model
+from strands.multiagent import GraphBuilder, Swarm
 from strands.session.file_session_manager import FileSessionManager
+from strands.session.snapshot_session_manager import SnapshotSessionManager
+from strands.storage import LocalFileStorage
 from strands.types.exceptions import ContextWindowOverflowException, EventLoopException
 from strands.vended_plugins.context_injector import ContextInjector
 
@@ -28,6 +30,7 @@ from holdfast.integrations.strands import HoldfastConversationManager
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import ScriptedAnswer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "integrations" / "strands_agent.py"
 RULE = "Never restart the server."
@@ -58,6 +61,8 @@ class StrictModel(Model):
         self.starts_before_refusal = False
         self.speaks_before_refusal = False
         self.is_strict = True
+        self.hand_over_at = None
+        """The step at which a swarm's agent hands over to the second one."""
         self.seen = []
         self.done = 0
         self.refusals = 0
@@ -100,6 +105,8 @@ class StrictModel(Model):
         calls = [("read_log", {"step": number})] * self.calls_per_step if number < self.steps else []
         if number in self.recalls:
             calls = [("recall", self.recalls[number])]
+        if number == self.hand_over_at:
+            calls = [("handoff_to_agent", {"agent_name": "second", "message": "Go on.", "context": {}})]
         if not calls and any(spec["name"] == "Verdict" for spec in tool_specs):
             calls = [("Verdict", {"cause": "disk"})]
         yield {"contentBlockStart": {"start": {}}}
@@ -166,6 +173,53 @@ def test_agent_lives_past_its_window(is_async):
         breaks += after[: len(before)] != before
         assert RULE in str(after[0])
     assert breaks == len(compactions)
+
+
+def make_provider_model(name, url):
+    """Return a model of Strands whose provider is at ``url``."""
+    client = {"base_url": url, "api_key": "any", "max_retries": 0}
+    if name == "anthropic":
+        from strands.models.anthropic import AnthropicModel
+
+        thinking = {"thinking": {"type": "adaptive"}}
+        cache = CacheConfig(strategy="auto")
+        return AnthropicModel(
+            client_args=client, model_id="claude-opus-5", max_tokens=2_000, params=thinking, cache_config=cache
+        )
+    if name == "gemini":
+        from strands.models.gemini import GeminiModel
+
+        gemini_client = {"api_key": "any", "http_options": {"base_url": url}}
+        return GeminiModel(client_args=gemini_client, model_id="gemini-2.5-pro")
+    client["base_url"] += "/v1"
+    if name == "openai":
+        from strands.models.openai import OpenAIModel
+
+        return OpenAIModel(client_args=client, model_id="gpt-4.1")
+    from strands.models.openai_responses import OpenAIResponsesModel
+
+    return OpenAIResponsesModel(client_args=client, model_id="gpt-5.1")
+
+
+# The models of Strands leave some connections open.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("window", [30_000, 200_000])
+@pytest.mark.parametrize("name", ["anthropic", "openai", "responses", "gemini"])
+def test_models_of_strands_live_past_the_window_of_a_strict_provider(name, window, strict_provider):
+    """The models of Strands with the clients of their providers, against a server that refuses what those refuse: an
+    agent finishes with no refusal, with one if its window is not known, and most requests begin in the prompt cache.
+    """
+    thinking = "Let me see." if name in {"anthropic", "gemini"} else ""
+    script = [ScriptedAnswer("I look.", (("read_log", {"step": step}),), thinking=thinking) for step in range(25)]
+    served = strict_provider(window=30_000, script=[*script, ScriptedAnswer("done")])
+    agent = make_agent(
+        make_provider_model(name, served.url), HoldfastConversationManager(window=window, store=MemoryStore())
+    )
+    assert str(asyncio.run(agent.invoke_async(PROMPT))) == "done\n"
+    requests = served.provider.requests
+    assert len(requests) == 26 + (window != 30_000)
+    assert sum(bool(request.cached) for request in requests) >= 18
+    assert len(agent.messages) == 52
 
 
 def test_streaming_agent_sees_each_chunk_once():
@@ -254,14 +308,24 @@ def test_structured_output_lives_past_the_window():
     assert agent(PROMPT, structured_output_model=Verdict).structured_output == Verdict(cause="disk")
 
 
-def test_decisions_survive_a_restart_with_a_session_manager(tmp_path):
+def open_file_session(folder):
+    """Return a session manager that writes each message."""
+    return FileSessionManager("one", storage_dir=str(folder))
+
+
+def open_snapshot_session(folder):
+    """Return a session manager that writes the agent after each prompt."""
+    return SnapshotSessionManager("one", storage=LocalFileStorage(str(folder)))
+
+
+@pytest.mark.parametrize("open_session", [open_file_session, open_snapshot_session])
+def test_decisions_survive_a_restart_with_a_session_manager(open_session, tmp_path):
     """A new agent on the same session and store shows what was shown before, so the prompt cache holds."""
     store, seen, counts = MemoryStore(), [], []
     for prompt in (PROMPT, "And now?"):
         model = StrictModel(steps=25)
         manager = HoldfastConversationManager(window=30_000, store=store)
-        session = FileSessionManager("one", storage_dir=str(tmp_path))
-        agent = make_agent(model, manager, session_manager=session)
+        agent = make_agent(model, manager, session_manager=open_session(tmp_path))
         counts.append(len(agent.messages))
         agent(prompt)
         seen += model.seen
@@ -287,14 +351,12 @@ def test_decisions_survive_a_restart_of_a_program_that_stores_the_messages_itsel
 def test_a_session_of_another_manager_is_taken_over_whole(tmp_path):
     """A session that a sliding window has cut is read again with all of its messages."""
     for steps in range(4):
-        session = FileSessionManager("one", storage_dir=str(tmp_path))
         sliding = SlidingWindowConversationManager(window_size=4)
         model = StrictModel(steps=2)
         # The sliding window begins some requests with an answer.
         model.is_strict = False
-        make_agent(model, sliding, session_manager=session)(f"Prompt {steps}")
-    session = FileSessionManager("one", storage_dir=str(tmp_path))
-    agent = make_agent(StrictModel(steps=0), session_manager=session)
+        make_agent(model, sliding, session_manager=open_file_session(tmp_path))(f"Prompt {steps}")
+    agent = make_agent(StrictModel(steps=0), session_manager=open_file_session(tmp_path))
     agent("And now?")
     assert list_texts(agent.messages[0]) == ["Prompt 0"]
     assert len(agent.messages) == 4 * 6 + 2
@@ -324,6 +386,21 @@ def test_agents_of_a_graph_are_conversations_of_their_own():
     builder.set_entry_point("reader")
     builder.set_max_node_executions(2)
     assert builder.build()(PROMPT).status.value == "completed"
+    assert len(store.list_sessions()) == 2
+
+
+def test_agents_of_a_swarm_hand_over():
+    """An agent reads three windows of logs and hands over to another, which does the same."""
+    store, agents, models = MemoryStore(), [], []
+    for name in ("first", "second"):
+        models.append(StrictModel())
+        manager = HoldfastConversationManager(window=30_000, store=store)
+        agents.append(make_agent(models[-1], manager, agent_id=name, name=name))
+    models[0].steps = 41
+    models[0].hand_over_at = 40
+    result = Swarm(agents, execution_timeout=100, node_timeout=100)(PROMPT)
+    assert [node.node_id for node in result.node_history] == ["first", "second"]
+    assert [model.refusals for model in models] == [0, 0]
     assert len(store.list_sessions()) == 2
 
 
