@@ -296,6 +296,19 @@ def test_parallel_calls_stay_together():
     assert len(list_results(agent)) == 45
 
 
+def test_a_chat_of_long_prompts_lives_past_its_window():
+    """Where what is kept begins with a prompt, it and the extract before it are one message: roles alternate."""
+    model, events = StrictModel(steps=0), []
+    manager = HoldfastConversationManager(window=30_000, store=MemoryStore(), listener=events.append)
+    agent = make_agent(model, manager)
+    for step in range(30):
+        agent(f"{RULE if step == 0 else ''} Read this: {write_log(step)}")
+    assert [event for event in events if isinstance(event, CompactionEnded)]
+    assert model.refusals == 0
+    assert RULE in str(model.seen[-1])
+    assert len(agent.messages) == 60
+
+
 def test_structured_output_lives_past_the_window():
     """The tool of a structured output is called at the end, and its value comes back."""
 
@@ -502,6 +515,7 @@ def test_context_that_a_plugin_injects_for_one_call_is_shown_and_not_kept():
         assert f"<now>{number}</now>" in list_texts(before[-1])[-1]
         breaks += after[: len(before) - 1] != before[:-1]
     assert breaks == len([event for event in events if isinstance(event, CompactionEnded)])
+    assert "[nothing" in manager_recall(agent, {"search": "<now>"})
 
 
 def test_usage_of_answers_is_recorded():
