@@ -222,6 +222,19 @@ def test_models_of_strands_live_past_the_window_of_a_strict_provider(name, windo
     assert len(agent.messages) == 52
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_thinking_that_is_bound_to_what_was_before_it_costs_one_refusal(strict_provider):
+    """Behind an extract the provider refuses such thinking once; the model of Strands then asks to drop it, and the
+    agent finishes.
+    """
+    calls = [ScriptedAnswer("I look.", (("read_log", {"step": step}),), thinking="Let me see.") for step in range(25)]
+    script = [*calls, ScriptedAnswer("done")]
+    served = strict_provider(window=30_000, script=script, binds_thinking="always")
+    agent = make_agent(make_provider_model("anthropic", served.url))
+    assert str(asyncio.run(agent.invoke_async(PROMPT))) == "done\n"
+    assert len(served.provider.requests) == 27
+
+
 def test_streaming_agent_sees_each_chunk_once():
     """``stream_async`` gives the chunks of all answers, also past the window."""
 
@@ -307,6 +320,24 @@ def test_a_chat_of_long_prompts_lives_past_its_window():
     assert model.refusals == 0
     assert RULE in str(model.seen[-1])
     assert len(agent.messages) == 60
+
+
+def test_one_result_that_is_larger_than_the_window_is_a_preview():
+    """The model sees a part of it and reads on with ``recall``; the agent keeps it whole."""
+
+    @tool(name="read_log")
+    def read_whole_log(step: int) -> str:
+        """Read all of it."""
+        return write_log(step, 9_000)
+
+    model = StrictModel(steps=1, recalls={1: {"search": '"line 8123:"'}})
+    agent = make_agent(model, tools=[read_whole_log])
+    assert str(agent(PROMPT)) == "done\n"
+    assert model.refusals == 0
+    assert "recall(" in str(model.seen[1][-1])
+    whole, answer = list_results(agent)
+    assert whole == write_log(0, 9_000)
+    assert "line 8123" in answer
 
 
 def test_structured_output_lives_past_the_window():
