@@ -14,6 +14,7 @@ a request for its length.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from base64 import b64encode
@@ -135,7 +136,8 @@ class HoldfastConversationManager(ConversationManager):
         self, context: InvokeModelContext, call_model: Callable[[InvokeModelContext], AsyncGenerator[Any, None]]
     ) -> AsyncGenerator[Any, None]:
         """Call the model with the reduced view; again with less if its provider refuses that for its length."""
-        planned = self._plan(context)
+        # Strands goes one level deeper for each step of a prompt; a thread has all of Python's stack for itself.
+        planned = await asyncio.to_thread(self._plan, context)
         while True:
             has_answer_begun = False
             try:
@@ -144,7 +146,9 @@ class HoldfastConversationManager(ConversationManager):
                     yield event
             except Exception as error:
                 # Of an answer that has begun the agent's callbacks have seen a part.
-                smaller = None if has_answer_begun else self._plan_smaller(planned, error)
+                if has_answer_begun:
+                    raise
+                smaller = await asyncio.to_thread(self._plan_smaller, planned, error)
                 if smaller is None:
                     raise
                 planned = smaller
