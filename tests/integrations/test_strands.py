@@ -340,20 +340,6 @@ def test_one_result_that_is_larger_than_the_window_is_a_preview():
     assert "line 8123" in answer
 
 
-def test_planning_has_a_stack_of_its_own(caplog):
-    """Strands goes one level deeper for each step and dies of that after about 318; until shortly before that, planning
-    does not fail.
-    """
-
-    @tool(name="read_log")
-    def read_line(step: int) -> str:
-        """Read one line."""
-        return write_log(step, 1)
-
-    assert str(make_agent(StrictModel(steps=310), tools=[read_line])(PROMPT)) == "done\n"
-    assert not [record for record in caplog.records if record.name == "holdfast.integrations"]
-
-
 def test_structured_output_lives_past_the_window():
     """The tool of a structured output is called at the end, and its value comes back."""
 
