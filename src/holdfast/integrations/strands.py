@@ -136,8 +136,8 @@ class HoldfastConversationManager(ConversationManager):
         self, context: InvokeModelContext, call_model: Callable[[InvokeModelContext], AsyncGenerator[Any, None]]
     ) -> AsyncGenerator[Any, None]:
         """Call the model with the reduced view; again with less if its provider refuses that for its length."""
-        # In a thread, so that other agents on the event loop go on, and since Strands goes one level deeper for each step
-        # of a prompt: near Python's limit planning would fail first.
+        # In a thread, so that other agents on the event loop go on, and since Strands goes one level deeper for each
+        # step of a prompt: near Python's limit planning would fail first.
         planned = await asyncio.to_thread(self._plan, context)
         while True:
             has_answer_begun = False
