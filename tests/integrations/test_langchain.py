@@ -185,6 +185,30 @@ def test_threads_do_not_mix():
     assert len(store.list_sessions()) == 2
 
 
+def test_runs_without_a_thread_do_not_read_each_other():
+    """Two users who begin with the same words, in an agent without threads, have logs of their own."""
+    store = MemoryStore()
+    middleware = HoldfastMiddleware(window=30_000, store=store)
+    run_agent(create_agent(StrictModel(), [read_log], middleware=[middleware]))
+    model = StrictModel(steps=2, recalls={1: {"search": "step 003, line 77"}})
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    (answer,) = [message for message in state["messages"] if message.name == "recall"]
+    assert "step 003" not in answer.content.partition("\n")[2]
+    assert len(store.list_sessions()) == 2
+
+
+def test_two_blocks_of_one_unknown_kind_stay_apart():
+    """Beside a text that is shortened, each block of a kind that Holdfast does not know stays where it is."""
+    blocks = [{"type": "weather", "sky": "grey"}, {"type": "weather", "sky": "blue"}]
+    text = "Look closely. " * 30_000
+    model = StrictModel(steps=0, window=10**9)
+    agent = create_agent(model, [], middleware=[HoldfastMiddleware(window=60_000, store=MemoryStore())])
+    agent.invoke({"messages": [HumanMessage([blocks[0], {"type": "text", "text": text}, blocks[1]])]})
+    shown = model.seen[0][0].content
+    assert [block for block in shown if block["type"] == "weather"] == blocks
+    assert len(str(shown)) < len(text)
+
+
 def test_blocks_that_are_not_shortened_stay_as_they_are():
     """Pictures, thinking and provider blocks of kept messages go to the model as LangChain has them."""
     model = StrictModel(steps=0)

@@ -14,11 +14,13 @@ refuses a request for its length.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
+from uuid import uuid4
 
 try:
     from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
@@ -30,6 +32,8 @@ try:
 except ImportError as error:
     advice = "install LangChain 1.5 or newer: pip install 'holdfast[langchain]'"
     raise ImportError(f"holdfast.integrations.langchain cannot be used ({error}); {advice}") from error
+
+from msgspec import Raw
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
@@ -98,18 +102,18 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         """Do the same for agents that are called asynchronously."""
-        planned = self._plan(request)
+        planned = await asyncio.to_thread(self._plan, request)
         while True:
             try:
                 return await handler(planned.request)
             except Exception as error:
-                smaller = self._plan_smaller(planned, error)
+                smaller = await asyncio.to_thread(self._plan_smaller, planned, error)
                 if smaller is None:
                     raise
                 planned = smaller
 
     def get_history(self, messages: Sequence[BaseMessage], thread_id: str = "") -> AgentHistory:
-        """Return the conversation that begins with the first of ``messages``, for its report and ``recall``."""
+        """Return the conversation of an agent's ``messages`` as its state has them, with their ids, for its report."""
         return self._histories.open(_make_key(messages, thread_id))
 
     def _plan(self, request: ModelRequest[Any]) -> _PlannedCall:
@@ -121,7 +125,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
             given_messages = [_read_message(message) for message in request.messages]
             target = _choose_target(request, self._window)
             shown_messages = history.plan(given_messages, target, self._estimate_setup(request))
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the agent goes on as without us
             self._histories.warn_once(error)
             return _PlannedCall(request, request, None)
         return _PlannedCall(request, _show_messages(request, shown_messages), history)
@@ -135,9 +139,11 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         )
         try:
             shown_messages = planned.history.plan_smaller(
-                report, is_surely_overflow=isinstance(error, ContextOverflowError)
+                report,
+                is_surely_overflow=isinstance(error, ContextOverflowError),
+                messages=[_read_message(message) for message in planned.original.messages],
             )
-        except HoldfastError as own_error:
+        except Exception as own_error:  # noqa: BLE001 -- the provider's error then reaches the agent as without us
             self._histories.warn_once(own_error)
             return None
         if shown_messages is None:
@@ -201,10 +207,14 @@ def _find_thread_id() -> str:
 def _make_key(messages: Sequence[BaseMessage], thread_id: str) -> str:
     """Return the key of a conversation: its thread and its first message.
 
-    A sub-agent runs in the thread of its parent, with a first message of its own.
+    A sub-agent runs in the thread of its parent, with a first message of its own. Without a thread the id of that
+    message tells runs apart, which LangGraph gives it at random: two users may begin with the same words, and must not
+    read each other's texts.
     """
-    first = messages[0].model_dump_json(include={"type", "content"}) if messages else ""
-    digest = blake2b(f"{thread_id}\n{first}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    first = messages[0]
+    run = thread_id or first.id or uuid4().hex
+    content = first.model_dump_json(include={"type", "content"})
+    digest = blake2b(f"{run}\n{content}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return f"langchain-{digest}"
 
 
@@ -260,7 +270,8 @@ def _read_block(block: Any) -> Text | Thinking | Media | Opaque:
         media_kind = "image" if "image" in kind else "document"
         source = json.dumps(block, default=str, sort_keys=True)
         return Media(media_kind, str(block.get("mime_type", "")), len(source), "", blake2b(source.encode()).hexdigest())
-    return Opaque(kind or "unknown", None)
+    # With its content, so that its size counts.
+    return Opaque(kind or "unknown", Raw(json.dumps(block, default=str).encode()))
 
 
 def _read_result_block(block: Any) -> Text | Media | Opaque:
@@ -316,12 +327,16 @@ def _list_content(message: Message) -> list[Part]:
 
 
 def _write_blocks(given: Sequence[Part], shown: Sequence[Part], blocks: Sequence[Any]) -> list[Any]:
-    """Return the content that ``shown`` stands for: LangChain's own blocks where a part is as it was, else texts."""
-    block_by_part = dict(zip(given, blocks, strict=True))
+    """Return the content that ``shown`` stands for: LangChain's own blocks where a part is as it was, else texts.
+
+    Parts are matched in order, since blocks of a kind that we do not know all look the same.
+    """
     content: list[Any] = []
+    position = 0
     for part in shown:
-        if part in block_by_part:
-            content.append(block_by_part[part])
+        if part in given[position:]:
+            position = given.index(part, position) + 1
+            content.append(blocks[position - 1])
         elif isinstance(part, Text):
             content.append({"type": "text", "text": part.text} if _has_typed_blocks(blocks) else part.text)
     return content
