@@ -1,0 +1,542 @@
+"""Pydantic AI: a capability that keeps an agent's conversation inside its model's window.
+
+::
+
+    from pydantic_ai import Agent
+    from holdfast.integrations.pydantic_ai import HoldfastCapability
+
+    agent = Agent("anthropic:claude-sonnet-4-5", capabilities=[HoldfastCapability()])
+
+Every request shows the model a reduced view; the run's message history stays whole. The capability gives the model the
+tool ``recall``, which reads back what the view leaves out, and makes a request again with less if its provider refuses
+it for its length.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import groupby, takewhile
+from typing import Any, NamedTuple, TypeGuard
+
+try:
+    import anyio.to_thread
+    import pydantic_core
+    from pydantic_ai import RunContext
+    from pydantic_ai.capabilities import AbstractCapability
+    from pydantic_ai.exceptions import ModelContextWindowExceededError, RetryModelRequest
+    from pydantic_ai.messages import (
+        ERROR_OUTCOMES,
+        BinaryContent,
+        CompactionPart,
+        FilePart,
+        FileUrl,
+        ImageUrl,
+        ModelMessage,
+        ModelRequest,
+        ModelRequestPart,
+        ModelResponse,
+        ModelResponsePart,
+        RetryFeedbackPart,
+        RetryPromptPart,
+        SystemPromptPart,
+        TextContent,
+        TextPart,
+        ThinkingPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+    from pydantic_ai.models import Model, ModelRequestContext
+    from pydantic_ai.models.fallback import FallbackModel
+    from pydantic_ai.toolsets import FunctionToolset
+except ImportError as error:
+    advice = "install Pydantic AI 2.68 or newer: pip install 'holdfast[pydantic-ai]'"
+    raise ImportError(f"holdfast.integrations.pydantic_ai cannot be used ({error}); {advice}") from error
+
+from msgspec import Raw
+
+from holdfast.config.files import get_target
+from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
+from holdfast.errors import HoldfastError
+from holdfast.events import Event
+from holdfast.hosts.given_conversation import ShownMessage
+from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
+from holdfast.integrations.common.options import AgentHistories
+from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.pipeline import Policy
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.entries import Usage
+from holdfast.state.target import Target
+from holdfast.store.base import SessionStore
+
+__all__ = ["HoldfastCapability"]
+
+APIS_BY_SYSTEM = {"anthropic": "anthropic", "google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}
+"""The API of a model, by its ``system``; of any other it is Chat Completions or Responses."""
+RECORD_KINDS = frozenset(
+    {
+        "capability-load-delta",
+        "instruction-baseline",
+        "instruction-delta",
+        "model-settings-delta",
+        "tool-availability-delta",
+    }
+)
+"""Kinds of parts in which Pydantic AI keeps its own books: it adds them to a request after we have seen it, and needs
+them in every request that follows."""
+
+
+class HoldfastCapability(AbstractCapability[Any]):
+    """Keeps the conversation of an agent inside the window of its model.
+
+    ``window`` is the window in tokens, by default that of Holdfast's catalogue, else of the model's profile. ``store``
+    is a store or the path of one, by default the one of the command line (``:memory:`` for none on disk). ``listener``
+    is called with the events of ``holdfast.events``.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int | None = None,
+        store: SessionStore | str | os.PathLike[str] | None = None,
+        policy: Policy = Policy(),
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
+        # An agent has one of these. Pydantic AI calls ``combine`` for two with one id.
+        self.id = "holdfast"
+        self._window = window
+        self._histories = AgentHistories(store, policy, listener)
+        self._setup_tokens: dict[str, int] = {}
+        self._toolset: FunctionToolset[Any] = FunctionToolset(id="holdfast")
+        self._toolset.add_function(self._recall, name=RECALL_TOOL_NAME, description=RECALL_DESCRIPTION)
+        self._request: _PlannedRequest | None = None
+        """The newest request of the run; each run has a copy of the capability."""
+
+    @classmethod
+    def combine(cls, capabilities: Sequence[AbstractCapability[Any]]) -> AbstractCapability[Any]:
+        """Return the one to use of several on one agent: the last."""
+        return capabilities[-1]
+
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:  # noqa: ARG002 -- given by name
+        """Return a copy that remembers the requests of one run."""
+        run_capability = copy(self)
+        run_capability._request = None  # noqa: SLF001 -- our own
+        return run_capability
+
+    def get_toolset(self) -> FunctionToolset[Any]:
+        """Return the tool ``recall``."""
+        return self._toolset
+
+    async def prepare_model_request(
+        self, ctx: RunContext[Any], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        """Show the model the reduced view in this attempt."""
+        # In a thread, since the store writes to a disk.
+        request_context.messages = await anyio.to_thread.run_sync(self._choose_messages, ctx, request_context)
+        return request_context
+
+    async def on_model_request_error(
+        self,
+        ctx: RunContext[Any],  # noqa: ARG002 -- given by name
+        *,
+        request_context: ModelRequestContext,  # noqa: ARG002 -- given by name
+        error: Exception,
+    ) -> ModelResponse:
+        """Ask for another attempt with less, if the provider refused this one for its length."""
+        if await anyio.to_thread.run_sync(self._plan_smaller, error):
+            raise RetryModelRequest
+        raise error
+
+    def get_history(self, messages: Sequence[ModelMessage], conversation_id: str | None = None) -> AgentHistory:
+        """Return the conversation that begins with the first of ``messages``, for its report and ``recall``.
+
+        Without ``conversation_id``, the one that the messages state.
+        """
+        stated_ids = [message.conversation_id for message in reversed(messages) if message.conversation_id]
+        return self._histories.open(_make_key(messages, conversation_id or next(iter(stated_ids), "")))
+
+    def _choose_messages(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> list[ModelMessage]:
+        """Return what to show in this attempt; the whole history if Holdfast cannot help."""
+        whole = list(request_context.messages)
+        target = _choose_target(request_context.model, self._window)
+        request = self._request
+        if request is not None and request.is_for(whole, target) and request_context.attempt > 1:
+            # The attempt after a refusal shows what was made smaller; one that failed otherwise shows the same again.
+            return request.write()
+        self._request = None
+        try:
+            history = self.get_history(ctx.messages or whole, ctx.conversation_id)
+            given_history = _read_history(whole)
+            given_messages = [GivenMessage(group.message, group.usage) for group in given_history.groups]
+            setup_tokens = self._estimate_setup(request_context, given_history)
+            shown_messages = history.plan(given_messages, target, setup_tokens)
+            request = _PlannedRequest(whole, target, history, given_history, shown_messages)
+            messages = request.write()
+        except Exception as error:  # noqa: BLE001 -- the agent goes on as without us
+            self._histories.warn_once(error)
+            return whole
+        self._request = request
+        return messages
+
+    def _plan_smaller(self, error: Exception) -> bool:
+        """Plan the next attempt after ``error``; False if that is no overflow or nothing is left to try."""
+        request = self._request
+        if request is None:
+            return False
+        try:
+            for cause in _list_causes(error):
+                body = getattr(cause, "body", None) or b""
+                report = ErrorReport(status=getattr(cause, "status_code", None), message=str(cause), body=body)
+                shown_messages = request.history.plan_smaller(
+                    report, is_surely_overflow=isinstance(cause, ModelContextWindowExceededError)
+                )
+                if shown_messages is not None:
+                    self._request = request._replace(shown_messages=shown_messages)
+                    self._request.write()
+                    return True
+        except Exception as own_error:  # noqa: BLE001 -- the provider's error is the agent's
+            self._histories.warn_once(own_error)
+        return False
+
+    def _estimate_setup(self, request_context: ModelRequestContext, given_history: _GivenHistory) -> int:
+        """Return the tokens of the instructions, the system prompt and the tools."""
+        parameters = request_context.model_request_parameters
+        texts = [part.content for part in (*given_history.system_parts, *(parameters.instruction_parts or ()))]
+        tokens = estimate_text_tokens("\n".join(texts))
+        for tool in (*parameters.function_tools, *parameters.output_tools):
+            if tool.name not in self._setup_tokens:
+                definition = [tool.name, tool.description, tool.parameters_json_schema]
+                self._setup_tokens[tool.name] = estimate_text_tokens(json.dumps(definition, default=str))
+            tokens += self._setup_tokens[tool.name]
+        return tokens
+
+    async def _recall(
+        self,
+        ctx: RunContext[Any],
+        id: str = "",  # noqa: A002 -- what previews and extracts call it
+        lines: str = "",
+        chars: str = "",
+        search: str = "",
+        page: int = 1,
+    ) -> str:
+        arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
+        try:
+            history = self.get_history(ctx.messages, ctx.conversation_id)
+            return await anyio.to_thread.run_sync(history.answer_recall, arguments)
+        except HoldfastError as error:
+            return str(error)
+
+
+class _PlannedRequest(NamedTuple):
+    """A request as the agent wants it, and as it is sent."""
+
+    whole: list[ModelMessage]
+    target: Target
+    history: AgentHistory
+    given_history: _GivenHistory
+    shown_messages: Sequence[ShownMessage]
+
+    def is_for(self, messages: Sequence[ModelMessage], target: Target) -> bool:
+        """Return whether this was planned for the same messages and the same model."""
+        are_same = len(messages) == len(self.whole) and all(
+            message is own for message, own in zip(messages, self.whole, strict=True)
+        )
+        return are_same and target == self.target
+
+    def write(self) -> list[ModelMessage]:
+        """Return the messages to send."""
+        return _write_history(self.whole, self.given_history, self.shown_messages)
+
+
+def _make_key(messages: Sequence[ModelMessage], conversation_id: str) -> str:
+    """Return the key of a conversation: its id and the first thing that somebody said in it.
+
+    An agent that another one calls as a tool may be given the id of its parent.
+    """
+    first = [(group.message.role, group.message.text) for group in _read_history(messages[:1]).groups]
+    digest = blake2b(f"{conversation_id}\n{first}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"pydantic-ai-{digest}"
+
+
+def _choose_target(model: Model, window: int | None) -> Target:
+    """Return what is known about requests to ``model``; of several to fall back on, to that with the least room."""
+    if isinstance(model, FallbackModel):
+        targets = [_choose_target(candidate, window) for candidate in model.models]
+        return min(targets, key=lambda target: target.limits.window)
+    name, system = model.model_name, model.system
+    default_api = "openai-responses" if "Responses" in type(model).__name__ else "openai-chat"
+    api = APIS_BY_SYSTEM.get(system, default_api)
+    target = get_target(api, name, window=window)
+    # Ours first: the table behind the profile has had wrong windows of well-known models.
+    if target.limits.window_source.startswith("default") and model.context_window:
+        return get_target(api, name, window=model.context_window)
+    return target
+
+
+def _list_causes(error: Exception) -> Iterator[Exception]:
+    """Yield ``error``, or the errors of the models that a ``FallbackModel`` tried."""
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from _list_causes(inner)
+    else:
+        yield error
+
+
+# -- from Pydantic AI --------------------------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """Parts of one message of Pydantic AI that are one message in our terms."""
+
+    message_index: int
+    parts: list[Any]
+    message: Message
+    usage: Usage | None = None
+
+
+class _GivenHistory(NamedTuple):
+    groups: list[_Group]
+    system_parts: list[SystemPromptPart]
+    """The system prompt at the beginning, which every request shows."""
+
+
+def _read_history(messages: Sequence[ModelMessage]) -> _GivenHistory:
+    """Return the messages in our terms; those of a request may be several."""
+    system_parts: list[SystemPromptPart] = []
+    if messages and isinstance(messages[0], ModelRequest):
+        system_parts += takewhile(lambda part: isinstance(part, SystemPromptPart), messages[0].parts)  # type: ignore[arg-type]
+    groups: list[_Group] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ModelResponse):
+            groups.append(_read_response(index, message))
+        else:
+            groups += _read_request(index, message.parts[len(system_parts) :] if index == 0 else message.parts)
+    return _GivenHistory(groups, system_parts)
+
+
+def _read_request(message_index: int, parts: Sequence[ModelRequestPart]) -> list[_Group]:
+    """Return the messages of a request: its tool results, then what the user and the framework say, in order."""
+    spoken_parts = [part for part in parts if part.part_kind not in RECORD_KINDS]
+    result_parts = [part for part in spoken_parts if _is_result(part)]
+    other_parts = [part for part in spoken_parts if not _is_result(part)]
+    groups: list[_Group] = []
+    if result_parts:
+        results = tuple([_read_result(part) for part in result_parts])
+        groups.append(_Group(message_index, result_parts, Message("tool", results)))
+    for is_system, run in groupby(other_parts, lambda part: isinstance(part, SystemPromptPart)):
+        run_parts = list(run)
+        read_parts = tuple(read_part for part in run_parts for read_part, _ in _read_user_part(part))
+        groups.append(_Group(message_index, run_parts, Message("system" if is_system else "user", read_parts)))
+    # An agent that is run without a prompt sends a request without parts. It must not get lost: it may be the last.
+    return groups or [_Group(message_index, [], Message.from_text("user", ""))]
+
+
+def _is_result(part: ModelRequestPart) -> TypeGuard[ToolReturnPart | RetryPromptPart]:
+    return isinstance(part, ToolReturnPart) or (isinstance(part, RetryPromptPart) and part.tool_name is not None)
+
+
+def _read_result(part: ToolReturnPart | RetryPromptPart) -> ToolResult:
+    content = tuple(_read_item(item) for item in _list_result_items(part))
+    is_error = isinstance(part, RetryPromptPart) or part.outcome in ERROR_OUTCOMES
+    return ToolResult(part.tool_call_id, part.tool_name or "", content, is_error)
+
+
+def _list_result_items(part: ToolReturnPart | RetryPromptPart) -> list[Any]:
+    """Return the texts and files of a result; anything else that a tool has returned is JSON text."""
+    if isinstance(part, RetryPromptPart):
+        return [part.model_response()]
+    return list(part.content_items(mode="str", wrap_if_error=False))
+
+
+def _read_user_part(part: ModelRequestPart) -> list[tuple[Text | Media | Opaque, Any]]:
+    """Return each thing that a part says in our terms, and Pydantic AI's own object for it."""
+    if isinstance(part, UserPromptPart):
+        items = [part.content] if isinstance(part.content, str) else part.content
+        return [(_read_item(item), item) for item in items]
+    if isinstance(part, RetryFeedbackPart | RetryPromptPart):
+        return [(Text(part.model_response()), part)]
+    if isinstance(part, SystemPromptPart | CompactionPart) and part.content is not None:
+        return [(Text(part.content), part)]
+    return [(_read_unknown(part.part_kind, part), part)]
+
+
+def _read_item(item: Any) -> Text | Media | Opaque:
+    """Return an item of a prompt or of a tool result."""
+    if isinstance(item, str):
+        return Text(item)
+    if isinstance(item, TextContent):
+        return Text(item.content)
+    if isinstance(item, BinaryContent):
+        kind = "image" if item.is_image else "document"
+        # The bytes stay where they are, in the framework's history.
+        return Media(kind, item.media_type, len(item.data), item.identifier, form="base64")
+    if isinstance(item, FileUrl):
+        return Media("image" if isinstance(item, ImageUrl) else "document", "", 0, "", item.url, form="url")
+    return _read_unknown(getattr(item, "kind", "unknown"), item)
+
+
+def _read_unknown(kind: str, value: Any) -> Opaque:
+    """Return something that Holdfast does not interpret: it is counted, and shown as it is or not at all."""
+    return Opaque(kind, Raw(pydantic_core.to_json(value, bytes_mode="base64", fallback=str)))
+
+
+def _read_response(message_index: int, response: ModelResponse) -> _Group:
+    parts = tuple(_read_response_part(part, response.model_name or "") for part in response.parts)
+    message = Message("assistant", parts or (Text(""),))
+    return _Group(message_index, list(response.parts), message, _read_usage(response))
+
+
+def _read_response_part(part: ModelResponsePart, model_name: str) -> Part:
+    if isinstance(part, TextPart):
+        return Text(part.content)
+    if isinstance(part, ThinkingPart):
+        signature = ProviderSignature(part.provider_name or "", model_name, part.signature) if part.signature else None
+        return Thinking(part.content, signature)
+    if isinstance(part, ToolCallPart):
+        return ToolCall(part.tool_call_id, part.tool_name, part.args_as_json_str())
+    if isinstance(part, FilePart):
+        return _read_item(part.content)
+    return _read_unknown(part.part_kind, part)
+
+
+def _read_usage(response: ModelResponse) -> Usage | None:
+    usage = response.usage
+    if not usage.input_tokens:
+        return None
+    return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+
+
+# -- to Pydantic AI ----------------------------------------------------------------------------------------------------
+
+
+def _write_history(
+    whole: Sequence[ModelMessage], given_history: _GivenHistory, shown_messages: Sequence[ShownMessage]
+) -> list[ModelMessage]:
+    """Return the messages that a request shows: Pydantic AI's own where nothing is left out."""
+    messages: list[ModelMessage] = []
+    shown_indexes: set[int] = set()
+    for message_index, run in groupby(shown_messages, lambda shown: _find_message_index(given_history, shown)):
+        if message_index is None:
+            messages += [_write_new_message(shown.message) for shown in run]
+        else:
+            shown_indexes.add(message_index)
+            messages.append(_write_own_message(whole[message_index], message_index, given_history, list(run)))
+    kept_parts: list[ModelRequestPart] = [] if 0 in shown_indexes else [*given_history.system_parts]
+    for index, message in enumerate(whole):
+        if index not in shown_indexes and isinstance(message, ModelRequest):
+            kept_parts += _list_records(message)
+    return _put_first(messages, kept_parts)
+
+
+def _find_message_index(given_history: _GivenHistory, shown: ShownMessage) -> int | None:
+    return None if shown.index is None else given_history.groups[shown.index].message_index
+
+
+def _list_records(request: ModelRequest) -> list[ModelRequestPart]:
+    return [part for part in request.parts if part.part_kind in RECORD_KINDS]
+
+
+def _put_first(messages: list[ModelMessage], parts: list[ModelRequestPart]) -> list[ModelMessage]:
+    """Return ``messages`` with ``parts`` at their beginning."""
+    if not parts:
+        return messages
+    if messages and isinstance(messages[0], ModelRequest):
+        return [replace(messages[0], parts=[*parts, *messages[0].parts]), *messages[1:]]
+    return [ModelRequest(parts=parts), *messages]
+
+
+def _write_own_message(
+    original: ModelMessage, message_index: int, given_history: _GivenHistory, shown_messages: Sequence[ShownMessage]
+) -> ModelMessage:
+    """Return ``original`` with what is shown of it; itself if that is all."""
+    groups = [given_history.groups[shown.index] for shown in shown_messages if shown.index is not None]
+    shown_groups = list(zip(groups, [shown.message for shown in shown_messages], strict=True))
+    has_all_groups = sum(group.message_index == message_index for group in given_history.groups) == len(groups)
+    if has_all_groups and all(group.message == shown for group, shown in shown_groups):
+        return original
+    if isinstance(original, ModelResponse):
+        (group, shown), *_ = shown_groups
+        return replace(original, parts=_write_response_parts(group, shown))
+    parts: list[ModelRequestPart] = [*given_history.system_parts] if message_index == 0 else []
+    for group, shown in shown_groups:
+        if group.message == shown or shown.role == "system":
+            parts += group.parts
+        elif shown.role == "tool":
+            parts += _write_results(group, shown)
+        else:
+            parts += _write_user_parts(group, shown)
+    return replace(original, parts=[*parts, *_list_records(original)])
+
+
+def _write_results(group: _Group, shown: Message) -> list[ModelRequestPart]:
+    parts: list[ModelRequestPart] = []
+    for part, given_result, shown_result in zip(group.parts, group.message.results, shown.results, strict=True):
+        # Pydantic AI reads the results of its own tools (a search for tools, a loaded capability) back.
+        if given_result == shown_result or type(part) is not ToolReturnPart:
+            parts.append(part)
+            continue
+        item_by_part: dict[Part, Any] = dict(zip(given_result.content, _list_result_items(part), strict=True))
+        content = _choose_items(shown_result.content, item_by_part)
+        has_only_texts = all(isinstance(item, str) for item in content)
+        parts.append(replace(part, content="\n".join(content) if has_only_texts else content))
+    return parts
+
+
+def _write_user_parts(group: _Group, shown: Message) -> list[ModelRequestPart]:
+    item_by_part: dict[Part, Any] = {}
+    for part in group.parts:
+        item_by_part.update(_read_user_part(part))
+    parts: list[ModelRequestPart] = []
+    for is_part, run in groupby(_choose_items(shown.parts, item_by_part), lambda item: hasattr(item, "part_kind")):
+        items = list(run)
+        if is_part:
+            parts += items
+        else:
+            is_text = len(items) == 1 and isinstance(items[0], str)
+            parts.append(UserPromptPart(items[0] if is_text else items))
+    return parts
+
+
+def _choose_items(shown_parts: Sequence[Part], item_by_part: Mapping[Part, Any]) -> list[Any]:
+    """Return Pydantic AI's own object for each part that is as it was, and the text of each that is new."""
+    items: list[Any] = []
+    for part in shown_parts:
+        if part in item_by_part:
+            items.append(item_by_part[part])
+        elif isinstance(part, Text):
+            items.append(part.text)
+    return items
+
+
+def _write_response_parts(group: _Group, shown: Message) -> list[ModelResponsePart]:
+    own_by_part = dict(zip(group.message.parts, group.parts, strict=True)) if group.parts else {}
+    call_by_id = {part.tool_call_id: part for part in group.parts if isinstance(part, ToolCallPart)}
+    parts: list[ModelResponsePart] = []
+    for part in shown.parts:
+        if part in own_by_part:
+            parts.append(own_by_part[part])
+        elif isinstance(part, ToolCall):
+            parts.append(replace(call_by_id[part.id], args=part.arguments))
+        elif isinstance(part, Text):
+            parts.append(TextPart(part.text))
+    return parts
+
+
+def _write_new_message(message: Message) -> ModelMessage:
+    """Return a message that Pydantic AI does not have: an extract, or what takes the place of older messages."""
+    if message.role == "assistant":
+        calls = [ToolCallPart(call.name, call.arguments, call.id) for call in message.calls]
+        return ModelResponse(parts=[*([TextPart(message.text)] if message.text else ()), *calls])
+    parts: list[ModelRequestPart] = []
+    for result in message.results:
+        parts.append(ToolReturnPart(result.name, get_result_text(result), result.call_id))
+    if message.text:
+        parts.append(UserPromptPart(message.text))
+    return ModelRequest(parts=parts)

@@ -1,0 +1,507 @@
+"""The capability in real Pydantic AI agents, with a model that refuses what a provider refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed (pip install 'holdfast[pydantic-ai]')")
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, BinaryContent, CachePoint, ModelRetry, ToolReturn
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import FallbackExceptionGroup, ModelContextWindowExceededError, ModelHTTPError
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    RetryPromptPart,
+    SystemPromptPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+from pydantic_ai.usage import RequestUsage, UsageLimits
+
+from holdfast.events import CompactionEnded
+from holdfast.integrations.pydantic_ai import HoldfastCapability
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.extract.previous_summary import is_extract
+from holdfast.store.memory import MemoryStore
+
+RULE = "Never restart the server."
+PROMPT = f"Find out why it is slow. {RULE}"
+NO_LIMITS = UsageLimits(request_limit=None)
+PIXEL = BinaryContent(b"\x89PNG\r\n\x1a\n" + bytes(40), media_type="image/png")
+
+
+def write_log(step, lines=120):
+    """Return what the tool prints."""
+    return "\n".join(f"step {step:03}, line {line}: {line * 7919 % 1009} ms" for line in range(lines))
+
+
+def read_log(step: int) -> str:
+    """Read the log of one step."""
+    return write_log(step)
+
+
+def describe(message):
+    """Return what a provider is sent of a message: all but times, ids and counts that stay at home."""
+    described = []
+    for part in message.parts:
+        if isinstance(part, ToolReturnPart):
+            described.append(("result", part.tool_call_id, repr(part.content_items(mode="str"))))
+        elif isinstance(part, ToolCallPart):
+            described.append(("call", part.tool_call_id, part.tool_name, part.args_as_json_str()))
+        elif part.part_kind != "instruction-baseline":
+            described.append((part.part_kind, repr(getattr(part, "content", part))))
+    return (message.kind, tuple(described))
+
+
+class StrictModel:
+    """A model that reads one log after the other, and refuses what its provider would refuse."""
+
+    def __init__(self, steps=40, window=30_000, recalls=(), parallel=1, error=ModelContextWindowExceededError):
+        self.steps, self.window, self.recalls, self.parallel = steps, window, dict(recalls), parallel
+        self.error = error
+        self.seen, self.views, self.tool_names = [], [], []
+        self.refusals = self.done = 0
+        self.model = FunctionModel(self.answer, stream_function=self.stream, model_name="strict")
+
+    def answer(self, messages, info):
+        """Return the next call, or the end."""
+        views = [describe(message) for message in messages]
+        tokens = estimate_text_tokens(repr(views) + (info.instructions or ""))
+        if tokens > self.window:
+            self.refusals += 1
+            raise self.error("strict", f"prompt is too long: {tokens} tokens > {self.window} maximum")
+        check_pairs(messages)
+        self.seen.append(list(messages))
+        self.views.append(views)
+        self.tool_names.append([tool.name for tool in info.function_tools])
+        step, self.done = self.done, self.done + 1
+        usage = RequestUsage(input_tokens=tokens, output_tokens=10)
+        if step >= self.steps:
+            return ModelResponse([TextPart("done")], usage=usage)
+        if step in self.recalls:
+            return ModelResponse([ToolCallPart("recall", self.recalls[step], f"c{step}")], usage=usage)
+        numbers = [step * self.parallel + number for number in range(self.parallel)]
+        calls = [ToolCallPart("read_log", {"step": number}, f"c{number}") for number in numbers]
+        return ModelResponse([TextPart("I look."), *calls], usage=usage)
+
+    async def stream(self, messages, info):
+        """Return the same in pieces; ``run_stream`` takes the first text for the end, so calls come without one."""
+        parts = self.answer(messages, info).parts
+        calls = [part for part in parts if isinstance(part, ToolCallPart)]
+        for index, call in enumerate(calls):
+            yield {index: DeltaToolCall(call.tool_name, call.args_as_json_str(), tool_call_id=call.tool_call_id)}
+        if not calls:
+            yield parts[0].content
+
+
+def check_pairs(messages):
+    """Fail as a provider does where a result does not stand right after its call."""
+    due = set()
+    for message in messages:
+        if isinstance(message, ModelRequest):
+            answered = [part.tool_call_id for part in message.parts if isinstance(part, ToolReturnPart)]
+            assert len(answered) == len(set(answered))
+            assert set(answered) == due, "calls and results do not match"
+            due = set()
+        else:
+            assert not due
+            due = {part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)}
+    assert not due
+
+
+def make_agent(strict, *more, window=30_000, store=None, **options):
+    """Return an agent with the capability."""
+    capability = HoldfastCapability(window=window, store=store or MemoryStore(), **options)
+    return Agent(strict.model, tools=[read_log, *more], capabilities=[capability])
+
+
+def run_in(way, agent, prompt=PROMPT, **options):
+    """Run ``agent`` in one of the ways that Pydantic AI has, and return its messages."""
+    options = {"usage_limits": NO_LIMITS, **options}
+    if way == "sync":
+        return agent.run_sync(prompt, **options).all_messages()
+    if way == "async":
+        return asyncio.run(agent.run(prompt, **options)).all_messages()
+
+    async def stream():
+        async with agent.run_stream(prompt, **options) as result:
+            assert [text async for text in result.stream_text()][-1] == "done"
+            return result.all_messages()
+
+    return asyncio.run(stream())
+
+
+def list_results(messages, name="read_log"):
+    """Return the contents of the results of one tool."""
+    parts = [part for message in messages for part in message.parts]
+    return [part.content for part in parts if isinstance(part, ToolReturnPart) and part.tool_name == name]
+
+
+@pytest.mark.parametrize("way", ["sync", "async", "stream"])
+def test_agent_lives_past_its_window(way):
+    """An agent that reads three windows of logs finishes; its history stays whole; no request is refused; and each
+    request begins as the one before it did, but for compactions.
+    """
+    strict, events = StrictModel(), []
+    messages = run_in(way, make_agent(strict, listener=events.append))
+    assert messages[-1].parts[-1].content == "done"
+    assert list_results(messages) == [write_log(step) for step in range(40)]
+    compactions = [event for event in events if isinstance(event, CompactionEnded)]
+    assert strict.refusals == 0
+    assert len(compactions) >= 2
+    breaks = 0
+    for before, after in zip(strict.views, strict.views[1:], strict=False):
+        breaks += after[: len(before)] != before
+        assert RULE in repr(after[0])
+    assert breaks == len(compactions)
+
+
+def test_agent_without_the_capability_dies_of_the_overflow():
+    """The same agent alone is refused."""
+    strict = StrictModel()
+    with pytest.raises(ModelContextWindowExceededError):
+        run_in("sync", Agent(strict.model, tools=[read_log]))
+
+
+def test_parallel_calls_keep_their_results():
+    """Three calls in each answer: the results go with them past the window."""
+    strict = StrictModel(steps=15, parallel=3)
+    messages = run_in("sync", make_agent(strict))
+    assert strict.refusals == 0
+    assert list_results(messages) == [write_log(step) for step in range(45)]
+
+
+def make_http_error(model_name, text):
+    """Return an overflow that only its text tells."""
+    return ModelHTTPError(500, model_name, {"error": {"message": text}})
+
+
+@pytest.mark.parametrize("way", ["sync", "stream"])
+@pytest.mark.parametrize("error", [ModelContextWindowExceededError, make_http_error])
+def test_overflow_is_recovered_inside_of_the_request(way, error):
+    """A window smaller than anybody knew: the refused request is made again with less, and the run never sees it."""
+    strict = StrictModel(window=12_000, error=error)
+    messages = run_in(way, make_agent(strict, window=200_000))
+    assert messages[-1].parts[-1].content == "done"
+    assert 1 <= strict.refusals <= 3
+    assert list_results(messages) == [write_log(step) for step in range(40)]
+
+
+def test_overflow_of_all_models_of_a_fallback_is_recovered():
+    """``FallbackModel`` raises a group of errors: that its models overflowed is found in there."""
+    first, second = StrictModel(window=12_000), StrictModel(window=12_000)
+    second.seen = first.seen
+    agent = Agent(
+        FallbackModel(first.model, second.model),
+        tools=[read_log],
+        capabilities=[HoldfastCapability(window=200_000, store=MemoryStore())],
+    )
+    assert run_in("sync", agent)[-1].parts[-1].content == "done"
+    assert first.refusals >= 1
+
+
+@pytest.mark.parametrize("is_group", [False, True])
+def test_another_error_is_the_agents(is_group):
+    """An error that is no overflow reaches the caller as it is, after one request."""
+    requests = []
+
+    def fail(_messages, _info):
+        requests.append(1)
+        raise ModelHTTPError(401, "strict", {"error": {"message": "the key is wrong"}})
+
+    model = FallbackModel(FunctionModel(fail)) if is_group else FunctionModel(fail)
+    agent = Agent(model, capabilities=[HoldfastCapability(store=MemoryStore())])
+    with pytest.raises(FallbackExceptionGroup if is_group else ModelHTTPError):
+        agent.run_sync("Hello")
+    assert len(requests) == 1
+
+
+def test_a_large_result_is_a_preview_and_recall_reads_it_back():
+    """A result of 2 MB fits a window of 30,000 tokens; the tool finds lines in it and in what an extract left out."""
+    strict = StrictModel(recalls={35: {"search": "step 003, line 77"}, 36: {"search": "line 39999 of the dump"}})
+
+    def read_dump() -> str:
+        """Read the dump."""
+        return "\n".join(f"line {line} of the dump" for line in range(80_000))
+
+    original = strict.answer
+
+    def answer(messages, info):
+        response = original(messages, info)
+        if strict.done == 3:
+            return ModelResponse([ToolCallPart("read_dump", {}, "dump")])
+        return response
+
+    strict.model = FunctionModel(answer, model_name="strict")
+    messages = run_in("sync", make_agent(strict, read_dump))
+    assert strict.refusals == 0
+    assert len(list_results(messages, "read_dump")[0]) > 1_500_000
+    early, dump = list_results(messages, "recall")
+    assert "step 003" in early
+    assert "line 39999 of the dump" in dump
+    assert all("recall" in names for names in strict.tool_names)
+
+
+def test_decisions_survive_a_restart():
+    """A new agent on the stored history and the same store shows what was shown before, so the prompt cache holds."""
+    store, views = MemoryStore(), []
+    history = None
+    for prompt in (PROMPT, "And now?"):
+        strict = StrictModel(steps=25)
+        messages = run_in("sync", make_agent(strict, store=store), prompt, message_history=history)
+        history = ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(messages))
+        views.append(strict.views)
+    before, after = views[0][-1], views[1][0]
+    assert "And now?" in repr(after[-1])
+    assert is_extract(strict.seen[0][0].parts[0].content)
+    assert after[: len(before)] == before
+    assert len(store.list_sessions()) == 1
+
+
+def test_conversations_do_not_mix():
+    """Two conversations with the same prompt are two sessions, one capability or not."""
+    store = MemoryStore()
+    agent = make_agent(StrictModel(steps=2), store=store)
+    for name in ("one", "two"):
+        run_in("sync", agent, conversation_id=name)
+    assert len(store.list_sessions()) == 2
+
+
+def test_runs_at_the_same_time_do_not_mix():
+    """Three conversations of one agent that overflow at the same time all finish, with their own results."""
+    stricts = [StrictModel(steps=20, window=12_000) for _ in range(3)]
+    agent = make_agent(stricts[0], window=200_000)
+
+    async def run_all():
+        return await asyncio.gather(
+            *[agent.run(f"{PROMPT} {number}", model=strict.model, usage_limits=NO_LIMITS)
+              for number, strict in enumerate(stricts)]
+        )  # fmt: skip
+
+    for number, result in enumerate(asyncio.run(run_all())):
+        assert list_results(result.all_messages()) == [write_log(step) for step in range(20)]
+        assert all(f"{PROMPT} {number}" in repr(views) for views in stricts[number].views)
+
+
+def test_sub_agents_and_hand_offs_are_conversations_of_their_own():
+    """An agent called by a tool, also under the id of its parent, has its own session; the caller's goes on."""
+    store = MemoryStore()
+    inner_strict, strict = StrictModel(steps=20), StrictModel(steps=3)
+    inner = make_agent(inner_strict, store=store)
+
+    async def ask_other(ctx) -> str:
+        """Ask the other agent."""
+        result = await inner.run("Read all logs.", usage_limits=NO_LIMITS, conversation_id=ctx.conversation_id)
+        return result.output
+
+    agent = make_agent(strict, store=store)
+    agent.tool(ask_other)
+    original = strict.answer
+
+    def answer(messages, info):
+        response = original(messages, info)
+        return ModelResponse([ToolCallPart("ask_other", {}, "other")]) if strict.done == 2 else response
+
+    strict.model = FunctionModel(answer)
+    messages = run_in("sync", agent, model=strict.model)
+    assert list_results(messages, "ask_other") == ["done"]
+    assert inner_strict.refusals == strict.refusals == 0
+    assert len(store.list_sessions()) == 2
+
+
+def test_content_that_is_not_text_stays_as_it_is():
+    """Pictures, cache points, thinking and provider parts of messages with shortened texts go to the model as Pydantic
+    AI has them; files of a tool result too.
+    """
+
+    def take_picture() -> ToolReturn:
+        """Take a picture."""
+        return ToolReturn(return_value=["x " * 60_000, PIXEL, {"size": 1}])
+
+    parts = [
+        ThinkingPart("Hm.", signature="c2ln", provider_name="anthropic"),
+        NativeToolCallPart("web_search", {"query": "a"}, "n1", provider_name="anthropic"),
+        NativeToolReturnPart("web_search", {"found": 1}, "n1", provider_name="anthropic"),
+        NativeToolCallPart("web_search", {"query": "b"}, "n2", provider_name="anthropic"),
+        NativeToolReturnPart("web_search", {"found": 2}, "n2", provider_name="anthropic"),
+        TextPart("I look."),
+        ToolCallPart("take_picture", {}, "p"),
+    ]
+    seen = []
+
+    def answer(messages, _info):
+        seen.append(messages)
+        return ModelResponse(list(parts) if len(seen) == 1 else [TextPart("done")])
+
+    agent = Agent(
+        FunctionModel(answer),
+        tools=[take_picture],
+        capabilities=[HoldfastCapability(window=200_000, store=MemoryStore())],
+    )
+    prompt = ["Look closely. " * 40_000, PIXEL, CachePoint(), "What is this?"]
+    result = agent.run_sync(prompt)
+    first, answer_message, second = seen[1]
+    text, *rest = first.parts[0].content
+    assert len(text) < len(prompt[0]) / 2
+    assert rest == prompt[1:]
+    assert list(answer_message.parts) == parts
+    preview, picture, data = second.parts[0].content
+    assert len(preview) < 60_000
+    assert picture == PIXEL
+    assert json.loads(data) == {"size": 1}
+    assert result.all_messages()[2].parts[0].content == ["x " * 60_000, PIXEL, {"size": 1}]
+
+
+class Cause(BaseModel):
+    cause: str
+
+
+def test_structured_output_retries_and_instructions_survive():
+    """Output tools, calls that must be made again, instructions and the system prompt work past the window."""
+    strict = StrictModel(steps=30)
+    failed = []
+
+    def read_log_sometimes(step: int) -> str:
+        """Read a log, but not at once."""
+        if step % 10 == 5 and step not in failed:
+            failed.append(step)
+            raise ModelRetry("the log is locked")
+        return write_log(step)
+
+    original = strict.answer
+
+    def answer(messages, info):
+        response = original(messages, info)
+        assert info.instructions == "Be brief."
+        assert messages[0].parts[0].content == "You are a detective."
+        if response.parts[-1].part_kind == "text":
+            return ModelResponse([ToolCallPart(info.output_tools[0].name, {"cause": "disk"}, "out")])
+        return response
+
+    agent = Agent(
+        FunctionModel(answer, model_name="strict"),
+        output_type=Cause,
+        system_prompt="You are a detective.",
+        instructions="Be brief.",
+        capabilities=[HoldfastCapability(window=30_000, store=MemoryStore())],
+    )
+    agent.tool_plain(read_log_sometimes, name="read_log", retries=3)
+    result = agent.run_sync(PROMPT, usage_limits=NO_LIMITS)
+    assert result.output == Cause(cause="disk")
+    assert strict.refusals == 0
+    assert failed == [5, 15, 25]
+    assert is_extract(strict.seen[-1][0].parts[1].content)
+    assert all(isinstance(view[0].parts[0], SystemPromptPart) for view in strict.seen)
+
+
+def test_instructions_that_change_survive_a_compaction():
+    """Pydantic AI keeps changes of ``on_change="append"`` instructions in old messages: they are still in the view."""
+    strict = StrictModel(steps=40)
+    agent = make_agent(strict)
+
+    @agent.instructions
+    def tell_mode(ctx):
+        mode = "careful" if ctx.run_step > 5 else "quick"
+        return InstructionPart(content=f"Work in {mode} mode.", name="mode", on_change="append")
+
+    run_in("sync", agent)
+    assert is_extract(strict.seen[-1][0].parts[-1].content)
+    shown = repr(strict.seen[-1])
+    assert "careful" in shown
+    assert strict.refusals == 0
+
+
+def test_usage_of_answers_is_passed_on():
+    """The report of the history knows what the provider counted."""
+    strict = StrictModel(steps=3)
+    store = MemoryStore()
+    capability = HoldfastCapability(window=30_000, store=store)
+    agent = Agent(strict.model, tools=[read_log], capabilities=[capability])
+    messages = run_in("sync", agent)
+    report = capability.get_history(messages).report()
+    assert report.window == 30_000
+    assert report.message_count == 7
+    assert report.tokens >= messages[-1].usage.input_tokens
+
+
+def test_a_store_that_cannot_be_opened_does_not_stop_the_agent(tmp_path, caplog):
+    """The run goes on with its whole history, and one line of the log says why."""
+    (tmp_path / "store.db").write_text("this is no database, and it is long enough to be looked at" * 100)
+    agent = make_agent(StrictModel(steps=3), store=tmp_path / "store.db")
+    assert run_in("sync", agent)[-1].parts[-1].content == "done"
+    records = [record for record in caplog.records if record.name == "holdfast.integrations"]
+    assert [record.levelno for record in records] == [logging.WARNING]
+
+
+class EditsHistory(AbstractCapability):
+    """Somebody else's capability that changes what is sent in each request."""
+
+    async def before_model_request(self, ctx, request_context):
+        """Rewrite the first result and drop the answer's text."""
+        messages = list(request_context.messages)
+        if len(messages) > 4 and ctx.run_step % 3 == 0:
+            messages[2] = ModelRequest([ToolReturnPart("read_log", "was not interesting", "c0")])
+        request_context.messages = messages
+        return request_context
+
+
+def test_a_history_that_somebody_edits_between_requests_is_followed():
+    """What another capability has changed is what is shown, in either order of the two, and nothing breaks."""
+    for is_first in (True, False):
+        strict = StrictModel(steps=30)
+        capabilities = [EditsHistory(), HoldfastCapability(window=30_000, store=MemoryStore())]
+        agent = Agent(
+            strict.model, tools=[read_log], capabilities=capabilities if is_first else list(reversed(capabilities))
+        )
+        messages = run_in("sync", agent)
+        assert strict.refusals == 0
+        assert "was not interesting" in repr(strict.seen[5])
+        assert list_results(messages) == [write_log(step) for step in range(30)]
+
+
+def test_two_capabilities_on_one_agent_are_one():
+    """The second replaces the first: there is one tool and one session."""
+    stores = MemoryStore(), MemoryStore()
+    strict = StrictModel(steps=2)
+    agent = Agent(strict.model, tools=[read_log], capabilities=[HoldfastCapability(store=store) for store in stores])
+    run_in("sync", agent)
+    assert [len(store.list_sessions()) for store in stores] == [0, 1]
+    assert strict.tool_names[0].count("recall") == 1
+
+
+def test_an_agent_without_a_prompt_runs():
+    """A run with nothing but instructions sends a request without parts."""
+    strict = StrictModel(steps=2)
+    agent = make_agent(strict)
+    agent.instructions(lambda: "Read the logs.")
+    assert run_in("sync", agent, None)[-1].parts[-1].content == "done"
+
+
+def test_old_retry_prompts_are_read():
+    """A part that older versions of Pydantic AI wrote for a call that failed is the call's result."""
+    with pytest.warns(DeprecationWarning, match="RetryPromptPart"):
+        retry = RetryPromptPart("try again", tool_name="read_log", tool_call_id="c0")
+    history = [
+        ModelRequest([UserPromptPart(PROMPT)]),
+        ModelResponse([ToolCallPart("read_log", {"step": 0}, "c0")]),
+        ModelRequest([retry]),
+        ModelResponse([TextPart("I give up.")]),
+    ]
+    strict = StrictModel(steps=0)
+    run_in("sync", make_agent(strict), "Go on.", message_history=history)
+    assert "try again" in repr(strict.seen[0])
