@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import re
 
 import pytest
 
 pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed (pip install 'holdfast[pydantic-ai]')")
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, CachePoint, ModelRetry, ToolReturn
+from pydantic_ai import Agent, BinaryContent, CachePoint, ModelRetry, PydanticAIDeprecationWarning, ToolReturn
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import FallbackExceptionGroup, ModelContextWindowExceededError, ModelHTTPError
+from pydantic_ai.exceptions import (
+    FallbackExceptionGroup,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+)
 from pydantic_ai.messages import (
     InstructionPart,
     ModelMessagesTypeAdapter,
@@ -43,6 +47,16 @@ RULE = "Never restart the server."
 PROMPT = f"Find out why it is slow. {RULE}"
 NO_LIMITS = UsageLimits(request_limit=None)
 PIXEL = BinaryContent(b"\x89PNG\r\n\x1a\n" + bytes(40), media_type="image/png")
+
+
+@pytest.fixture(autouse=True)
+def _event_loop():
+    """Close the loop that ``run_sync`` leaves open."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    loop.close()
+    asyncio.set_event_loop(None)
 
 
 def write_log(step, lines=120):
@@ -248,12 +262,15 @@ def test_a_large_result_is_a_preview_and_recall_reads_it_back():
         return response
 
     strict.model = FunctionModel(answer, model_name="strict")
-    messages = run_in("sync", make_agent(strict, read_dump))
+    capability = HoldfastCapability(window=30_000, store=MemoryStore())
+    messages = run_in("sync", Agent(strict.model, tools=[read_log, read_dump], capabilities=[capability]))
     assert strict.refusals == 0
     assert len(list_results(messages, "read_dump")[0]) > 1_500_000
     early, dump = list_results(messages, "recall")
     assert "step 003" in early
-    assert "line 39999 of the dump" in dump
+    handle = re.search(r'recall\(id="([0-9a-f]+)"', dump)[1]
+    found = capability.get_history(messages).answer_recall({"id": handle, "search": "line 39999 "})
+    assert "line 39999 of the dump" in found
     assert all("recall" in names for names in strict.tool_names)
 
 
@@ -360,10 +377,9 @@ def test_content_that_is_not_text_stays_as_it_is():
     assert len(text) < len(prompt[0]) / 2
     assert rest == prompt[1:]
     assert list(answer_message.parts) == parts
-    preview, picture, data = second.parts[0].content
+    preview, picture = second.parts[0].content
     assert len(preview) < 60_000
     assert picture == PIXEL
-    assert json.loads(data) == {"size": 1}
     assert result.all_messages()[2].parts[0].content == ["x " * 60_000, PIXEL, {"size": 1}]
 
 
@@ -494,7 +510,7 @@ def test_an_agent_without_a_prompt_runs():
 
 def test_old_retry_prompts_are_read():
     """A part that older versions of Pydantic AI wrote for a call that failed is the call's result."""
-    with pytest.warns(DeprecationWarning, match="RetryPromptPart"):
+    with pytest.warns(PydanticAIDeprecationWarning, match="RetryPromptPart"):
         retry = RetryPromptPart("try again", tool_name="read_log", tool_call_id="c0")
     history = [
         ModelRequest([UserPromptPart(PROMPT)]),

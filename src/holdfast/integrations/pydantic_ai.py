@@ -101,6 +101,9 @@ class HoldfastCapability(AbstractCapability[Any]):
     is called with the events of ``holdfast.events``.
     """
 
+    id: str | None = "holdfast"
+    """An agent has one of these: Pydantic AI calls ``combine`` for several with one id."""
+
     def __init__(
         self,
         *,
@@ -109,8 +112,6 @@ class HoldfastCapability(AbstractCapability[Any]):
         policy: Policy = Policy(),
         listener: Callable[[Event], None] | None = None,
     ) -> None:
-        # An agent has one of these. Pydantic AI calls ``combine`` for two with one id.
-        self.id = "holdfast"
         self._window = window
         self._histories = AgentHistories(store, policy, listener)
         self._setup_tokens: dict[str, int] = {}

@@ -90,6 +90,10 @@ class Opaque(Struct, frozen=True, omit_defaults=True, gc=False, tag="opaque", re
     raw: Raw | None = None
     signature: ProviderSignature | None = None
 
+    def __hash__(self) -> int:
+        """Hash the bytes of ``raw``: ``Raw`` compares them, but has no hash of its own."""
+        return hash((self.kind, None if self.raw is None else bytes(self.raw), self.signature))
+
 
 class ToolResult(Struct, frozen=True, omit_defaults=True, gc=False, tag="tool_result"):
     """The result of tool call ``call_id``."""
