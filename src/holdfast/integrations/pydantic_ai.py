@@ -166,7 +166,8 @@ class HoldfastCapability(AbstractCapability[Any]):
     def _choose_messages(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> list[ModelMessage]:
         """Return what to show in this attempt; the whole history if Holdfast cannot help."""
         whole = list(request_context.messages)
-        target = _choose_target(request_context.model, self._window)
+        asked_output = (request_context.model_settings or {}).get("max_tokens")
+        target = _choose_target(request_context.model, self._window, asked_output)
         request = self._request
         if request is not None and request.is_for(whole, target) and request_context.attempt > 1:
             # The attempt after a refusal shows what was made smaller; one that failed otherwise shows the same again.
@@ -266,18 +267,17 @@ def _make_key(messages: Sequence[ModelMessage], conversation_id: str) -> str:
     return f"pydantic-ai-{digest}"
 
 
-def _choose_target(model: Model, window: int | None) -> Target:
+def _choose_target(model: Model, window: int | None, asked_output: int | None) -> Target:
     """Return what is known about requests to ``model``; of several to fall back on, to that with the least room."""
     if isinstance(model, FallbackModel):
-        targets = [_choose_target(candidate, window) for candidate in model.models]
+        targets = [_choose_target(candidate, window, asked_output) for candidate in model.models]
         return min(targets, key=lambda target: target.limits.window)
-    name, system = model.model_name, model.system
     default_api = "openai-responses" if "Responses" in type(model).__name__ else "openai-chat"
-    api = APIS_BY_SYSTEM.get(system, default_api)
-    target = get_target(api, name, window=window)
+    api = APIS_BY_SYSTEM.get(model.system, default_api)
+    target = get_target(api, model.model_name, window=window, asked_output=asked_output)
     # Ours first: the table behind the profile has had wrong windows of well-known models.
     if target.limits.window_source.startswith("default") and model.context_window:
-        return get_target(api, name, window=model.context_window)
+        return get_target(api, model.model_name, window=model.context_window, asked_output=asked_output)
     return target
 
 
