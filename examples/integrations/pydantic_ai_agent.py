@@ -43,7 +43,7 @@ def main(provider: Provider) -> None:
     """Let the agent work until it has an answer."""
     with serve_provider(provider) as url:
         anthropic = AnthropicProvider(base_url=url, api_key="any")
-        model = AnthropicModel("claude-sonnet-4-5", provider=anthropic, settings=ModelSettings(max_tokens=1_000))
+        model = AnthropicModel("claude-haiku-4-5", provider=anthropic, settings=ModelSettings(max_tokens=1_000))
         holdfast = HoldfastCapability(window=WINDOW, store=":memory:", listener=print_compaction)
         agent = Agent(model, tools=[read_log], capabilities=[holdfast])
         result = agent.run_sync(

@@ -42,6 +42,7 @@ from holdfast.integrations.pydantic_ai import HoldfastCapability
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import ScriptedAnswer
 
 RULE = "Never restart the server."
 PROMPT = f"Find out why it is slow. {RULE}"
@@ -149,15 +150,18 @@ def run_in(way, agent, prompt=PROMPT, **options):
     options = {"usage_limits": NO_LIMITS, **options}
     if way == "sync":
         return agent.run_sync(prompt, **options).all_messages()
-    if way == "async":
-        return asyncio.run(agent.run(prompt, **options)).all_messages()
+
+    async def run():
+        # Entering the agent closes the connections of its model in the end.
+        async with agent:
+            return (await agent.run(prompt, **options)).all_messages()
 
     async def stream():
-        async with agent.run_stream(prompt, **options) as result:
+        async with agent, agent.run_stream(prompt, **options) as result:
             assert [text async for text in result.stream_text()][-1] == "done"
             return result.all_messages()
 
-    return asyncio.run(stream())
+    return asyncio.run(run() if way == "async" else stream())
 
 
 def list_results(messages, name="read_log"):
@@ -521,3 +525,72 @@ def test_old_retry_prompts_are_read():
     strict = StrictModel(steps=0)
     run_in("sync", make_agent(strict), "Go on.", message_history=history)
     assert "try again" in repr(strict.seen[0])
+
+
+def make_anthropic(url):
+    """Return the real model of Pydantic AI for Anthropic's API, with thinking."""
+    pytest.importorskip("anthropic", reason="the SDK of Anthropic is not installed")
+    from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    thinking = {"type": "enabled", "budget_tokens": 1_024}
+    settings = AnthropicModelSettings(max_tokens=2_000, anthropic_thinking=thinking, anthropic_cache_messages=True)
+    provider = AnthropicProvider(base_url=url, api_key="any")
+    return AnthropicModel("claude-haiku-4-5", provider=provider, settings=settings)
+
+
+def make_openai_chat(url):
+    """Return the real model of Pydantic AI for Chat Completions."""
+    pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    return OpenAIChatModel("gpt-4.1", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="any"))
+
+
+def make_openai_responses(url):
+    """Return the real model of Pydantic AI for Responses."""
+    pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    return OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="any"))
+
+
+WIRE_SCRIPT = [
+    *[ScriptedAnswer("", (("read_log", {"step": step}),), "Let me see.") for step in range(30)],
+    ScriptedAnswer("", (("recall", {"search": "step 003, line 77"}), ("read_log", {"step": 31})), "Once more."),
+    ScriptedAnswer("done", thinking="So."),
+]
+
+
+@pytest.mark.parametrize("way", ["async", "stream"])
+@pytest.mark.parametrize("make_model", [make_anthropic, make_openai_chat, make_openai_responses])
+def test_real_models_are_never_refused_and_keep_their_cache(strict_provider, make_model, way):
+    """Pydantic AI's own models and the SDKs on the wire: a provider that refuses edited thinking, broken pairs and too
+    long requests refuses nothing, and most of each request is read from its cache.
+    """
+    served = strict_provider(window=32_000, script=WIRE_SCRIPT)
+    capability = HoldfastCapability(window=32_000, store=MemoryStore())
+    agent = Agent(make_model(served.url), tools=[read_log], instructions="Be brief.", capabilities=[capability])
+    messages = run_in(way, agent)
+    requests = served.provider.requests
+    assert [request.rule for request in requests if not request.tokens] == []
+    assert len(requests) == len(WIRE_SCRIPT)
+    assert len(list_results(messages)) == 31
+    assert "step 003" in list_results(messages, "recall")[0]
+    cached_share = sum(request.cached for request in requests) / sum(request.tokens for request in requests)
+    assert cached_share > 0.7, cached_share
+
+
+@pytest.mark.parametrize("way", ["async", "stream"])
+@pytest.mark.parametrize("make_model", [make_anthropic, make_openai_chat, make_openai_responses])
+def test_real_overflows_are_recovered(strict_provider, make_model, way):
+    """The wording of a real provider, through the SDK and the error classes of Pydantic AI, is taken for an overflow."""
+    served = strict_provider(window=20_000, script=WIRE_SCRIPT)
+    capability = HoldfastCapability(window=200_000, store=MemoryStore())
+    agent = Agent(make_model(served.url), tools=[read_log], capabilities=[capability])
+    messages = run_in(way, agent)
+    assert len(list_results(messages)) == 31
+    refused_count = len(served.provider.requests) - len(WIRE_SCRIPT)
+    assert 1 <= refused_count <= 4
