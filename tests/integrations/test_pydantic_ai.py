@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed (pip install 'holdfast[pydantic-ai]')")
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, CachePoint, ModelRetry, PydanticAIDeprecationWarning, ToolReturn
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai import Agent, BinaryContent, CachePoint, ModelRetry, PydanticAIDeprecationWarning, Tool, ToolReturn
+from pydantic_ai.capabilities import AbstractCapability, Capability
 from pydantic_ai.exceptions import (
     FallbackExceptionGroup,
     ModelContextWindowExceededError,
@@ -436,14 +436,48 @@ def test_instructions_that_change_survive_a_compaction():
 
     @agent.instructions
     def tell_mode(ctx):
-        mode = "careful" if ctx.run_step > 5 else "quick"
+        mode = {1: "quick", 2: "loud"}.get(ctx.run_step, "careful")
         return InstructionPart(content=f"Work in {mode} mode.", name="mode", on_change="append")
 
     run_in("sync", agent)
     assert is_extract(strict.seen[-1][0].parts[-1].content)
     shown = repr(strict.seen[-1])
     assert "careful" in shown
+    assert "loud" not in shown
     assert strict.refusals == 0
+
+
+def rare_tool() -> str:
+    """Do something rare."""
+    return "rare"
+
+
+@pytest.mark.parametrize("way", ["search", "load"])
+def test_tools_that_the_model_has_found_stay(way):
+    """A tool found by a search, and a capability loaded on demand with its instructions, are there after a compaction,
+    though the exchange that brought them is not shown any more.
+    """
+    strict = StrictModel(steps=30)
+    calls = {"search": ("search_tools", {"queries": ["rare"]}), "load": ("load_capability", {"id": "extra"})}
+    original = strict.answer
+
+    def answer(messages, info):
+        response = original(messages, info)
+        return ModelResponse([ToolCallPart(*calls[way], "found")]) if strict.done == 2 else response
+
+    strict.model = FunctionModel(answer)
+    more = [Capability(id="extra", description="Extra.", instructions="Obey.", tools=[rare_tool], defer_loading=True)]
+    holdfast = HoldfastCapability(window=30_000, store=MemoryStore())
+    agent = Agent(
+        strict.model,
+        tools=[read_log, *([Tool(rare_tool, defer_loading=True)] if way == "search" else [])],
+        capabilities=[holdfast, *(more if way == "load" else [])],
+    )
+    run_in("sync", agent)
+    assert strict.refusals == 0
+    assert is_extract(strict.seen[-1][0].parts[-1].content)
+    assert ["rare_tool" in names for names in strict.tool_names] == [False] * 2 + [True] * 29
+    assert ("Obey." in repr(strict.seen[-1])) == (way == "load")
 
 
 def test_usage_of_answers_is_passed_on():
@@ -586,7 +620,7 @@ def test_real_models_are_never_refused_and_keep_their_cache(strict_provider, mak
 @pytest.mark.parametrize("way", ["async", "stream"])
 @pytest.mark.parametrize("make_model", [make_anthropic, make_openai_chat, make_openai_responses])
 def test_real_overflows_are_recovered(strict_provider, make_model, way):
-    """The wording of a real provider, through the SDK and the error classes of Pydantic AI, is taken for an overflow."""
+    """The wording of a real provider, through the SDK and Pydantic AI's error classes, is taken for an overflow."""
     served = strict_provider(window=20_000, script=WIRE_SCRIPT)
     capability = HoldfastCapability(window=200_000, store=MemoryStore())
     agent = Agent(make_model(served.url), tools=[read_log], capabilities=[capability])

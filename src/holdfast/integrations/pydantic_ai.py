@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -32,23 +33,32 @@ try:
     from pydantic_ai.messages import (
         ERROR_OUTCOMES,
         BinaryContent,
+        CapabilityLoadDeltaPart,
         CompactionPart,
         FilePart,
         FileUrl,
         ImageUrl,
+        InstructionBaselinePart,
+        InstructionDeltaPart,
+        LoadCapabilityCallPart,
+        LoadCapabilityReturnPart,
         ModelMessage,
         ModelRequest,
         ModelRequestPart,
         ModelResponse,
         ModelResponsePart,
+        ModelSettingsDeltaPart,
+        NativeToolSearchReturnPart,
         RetryFeedbackPart,
         RetryPromptPart,
         SystemPromptPart,
         TextContent,
         TextPart,
         ThinkingPart,
+        ToolAvailabilityDeltaPart,
         ToolCallPart,
         ToolReturnPart,
+        ToolSearchReturnPart,
         UserPromptPart,
     )
     from pydantic_ai.models import Model, ModelRequestContext
@@ -80,16 +90,14 @@ __all__ = ["HoldfastCapability"]
 
 APIS_BY_SYSTEM = {"anthropic": "anthropic", "google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}
 """The API of a model, by its ``system``; of any other it is Chat Completions or Responses."""
-RECORD_KINDS = frozenset(
-    {
-        "capability-load-delta",
-        "instruction-baseline",
-        "instruction-delta",
-        "model-settings-delta",
-        "tool-availability-delta",
-    }
+RECORD_TYPES = (
+    CapabilityLoadDeltaPart,
+    InstructionBaselinePart,
+    InstructionDeltaPart,
+    ModelSettingsDeltaPart,
+    ToolAvailabilityDeltaPart,
 )
-"""Kinds of parts in which Pydantic AI keeps its own books: it adds them to a request after we have seen it, and needs
+"""Parts in which Pydantic AI keeps its own books: it adds them to a request after we have seen it, and needs
 them in every request that follows."""
 
 
@@ -306,6 +314,8 @@ class _GivenHistory(NamedTuple):
     groups: list[_Group]
     system_parts: list[SystemPromptPart]
     """The system prompt at the beginning, which every request shows."""
+    group_counts: Counter[int]
+    """How many groups each message has, by its index."""
 
 
 def _read_history(messages: Sequence[ModelMessage]) -> _GivenHistory:
@@ -319,12 +329,12 @@ def _read_history(messages: Sequence[ModelMessage]) -> _GivenHistory:
             groups.append(_read_response(index, message))
         else:
             groups += _read_request(index, message.parts[len(system_parts) :] if index == 0 else message.parts)
-    return _GivenHistory(groups, system_parts)
+    return _GivenHistory(groups, system_parts, Counter([group.message_index for group in groups]))
 
 
 def _read_request(message_index: int, parts: Sequence[ModelRequestPart]) -> list[_Group]:
     """Return the messages of a request: its tool results, then what the user and the framework say, in order."""
-    spoken_parts = [part for part in parts if part.part_kind not in RECORD_KINDS]
+    spoken_parts = [part for part in parts if not isinstance(part, RECORD_TYPES)]
     result_parts = [part for part in spoken_parts if _is_result(part)]
     other_parts = [part for part in spoken_parts if not _is_result(part)]
     groups: list[_Group] = []
@@ -429,11 +439,9 @@ def _write_history(
         else:
             shown_indexes.add(message_index)
             messages.append(_write_own_message(whole[message_index], message_index, given_history, list(run)))
-    kept_parts: list[ModelRequestPart] = [] if 0 in shown_indexes else [*given_history.system_parts]
-    for index, message in enumerate(whole):
-        if index not in shown_indexes and isinstance(message, ModelRequest):
-            kept_parts += _list_records(message)
-    return _put_first(messages, kept_parts)
+    system_parts = [] if 0 in shown_indexes else given_history.system_parts
+    left_out = [message for index, message in enumerate(whole) if index not in shown_indexes]
+    return _put_first(messages, [*system_parts, *_list_lasting_records(left_out)])
 
 
 def _find_message_index(given_history: _GivenHistory, shown: ShownMessage) -> int | None:
@@ -441,7 +449,30 @@ def _find_message_index(given_history: _GivenHistory, shown: ShownMessage) -> in
 
 
 def _list_records(request: ModelRequest) -> list[ModelRequestPart]:
-    return [part for part in request.parts if part.part_kind in RECORD_KINDS]
+    return [part for part in request.parts if isinstance(part, RECORD_TYPES)]
+
+
+def _list_lasting_records(left_out: Sequence[ModelMessage]) -> list[ModelRequestPart]:
+    """Return what Pydantic AI must still find in a request without these messages, so that no tool and no instruction
+    is lost: its records, and one for each tool that was found by a search and each capability that was loaded.
+    """
+    records: list[ModelRequestPart] = []
+    changes: dict[object, InstructionDeltaPart] = {}
+    """The last change of each instruction; those before it are no longer true."""
+    id_by_call: dict[str, str] = {}
+    for part in [part for message in left_out for part in message.parts]:
+        if isinstance(part, InstructionDeltaPart):
+            changes[part.id] = part
+        elif isinstance(part, RECORD_TYPES):
+            records.append(part)
+        elif isinstance(part, ToolSearchReturnPart | NativeToolSearchReturnPart):
+            found_names = [found["name"] for found in part.content["discovered_tools"]]
+            records.append(ToolAvailabilityDeltaPart(tools_added=found_names))
+        elif isinstance(part, LoadCapabilityCallPart) and part.capability_id:
+            id_by_call[part.tool_call_id] = part.capability_id
+        elif isinstance(part, LoadCapabilityReturnPart) and part.tool_call_id in id_by_call:
+            records.append(CapabilityLoadDeltaPart(loaded=[id_by_call[part.tool_call_id]]))
+    return [*records, *changes.values()]
 
 
 def _put_first(messages: list[ModelMessage], parts: list[ModelRequestPart]) -> list[ModelMessage]:
@@ -459,7 +490,7 @@ def _write_own_message(
     """Return ``original`` with what is shown of it; itself if that is all."""
     groups = [given_history.groups[shown.index] for shown in shown_messages if shown.index is not None]
     shown_groups = list(zip(groups, [shown.message for shown in shown_messages], strict=True))
-    has_all_groups = sum(group.message_index == message_index for group in given_history.groups) == len(groups)
+    has_all_groups = given_history.group_counts[message_index] == len(groups)
     if has_all_groups and all(group.message == shown for group, shown in shown_groups):
         return original
     if isinstance(original, ModelResponse):
