@@ -3,11 +3,13 @@
     uv run python examples/integrations/pydantic_ai_agent.py
 
 It runs offline: a strict provider on this machine answers, and refuses any request over 32,000 tokens. For a real
-provider, leave out ``provider``, ``settings``, ``window`` and ``store``. (A script must not have the name of the package that it
-imports, so this one is not called ``pydantic_ai.py``.)
+provider, leave out ``provider``, ``settings``, ``window`` and ``store``. (A script must not have the name of the package
+that it imports, so this one is not called ``pydantic_ai.py``.)
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from pydantic_ai import Agent, ModelSettings, UsageLimits
 from pydantic_ai.models.anthropic import AnthropicModel
@@ -39,22 +41,23 @@ def print_compaction(event: Event) -> None:
         print(f"{event.outcome}: {event.tokens_before:,} → {event.tokens_after:,} tokens")
 
 
-def main(provider: Provider) -> None:
+async def main(provider: Provider) -> None:
     """Let the agent work until it has an answer."""
     with serve_provider(provider) as url:
         anthropic = AnthropicProvider(base_url=url, api_key="any")
         model = AnthropicModel("claude-haiku-4-5", provider=anthropic, settings=ModelSettings(max_tokens=1_000))
         holdfast = HoldfastCapability(window=WINDOW, store=":memory:", listener=print_compaction)
         agent = Agent(model, tools=[read_log], capabilities=[holdfast])
-        result = agent.run_sync(
-            "In which night was the build slow? Read the log of each.", usage_limits=UsageLimits(request_limit=100)
-        )
+        async with agent:
+            result = await agent.run(
+                "In which night was the build slow? Read the log of each.", usage_limits=UsageLimits(request_limit=100)
+            )
     print(result.output)
     print(f"the history has {len(result.all_messages())} messages, and is whole")
 
 
 if __name__ == "__main__":
     strict_provider = Provider(ProviderSettings(window=WINDOW), SCRIPT)
-    main(strict_provider)
+    asyncio.run(main(strict_provider))
     sizes = [request.tokens for request in strict_provider.requests]
     print(f"{len(sizes)} requests, the largest {max(sizes):,} of {WINDOW:,} tokens")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,7 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import ScriptedAnswer
 
 RULE = "Never restart the server."
+EXAMPLE = Path(__file__).parents[2] / "examples" / "integrations" / "pydantic_ai_agent.py"
 PROMPT = f"Find out why it is slow. {RULE}"
 NO_LIMITS = UsageLimits(request_limit=None)
 PIXEL = BinaryContent(b"\x89PNG\r\n\x1a\n" + bytes(40), media_type="image/png")
@@ -628,3 +631,15 @@ def test_real_overflows_are_recovered(strict_provider, make_model, way):
     assert len(list_results(messages)) == 31
     refused_count = len(served.provider.requests) - len(WIRE_SCRIPT)
     assert 1 <= refused_count <= 4
+
+
+def test_example_compacts_and_finishes(capsys):
+    """The agent reads logs of many times the window, compacts on the way, is never refused, and finds an old line."""
+    pytest.importorskip("anthropic", reason="the SDK of Anthropic is not installed")
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    *compactions, answer, history, sizes = capsys.readouterr().out.splitlines()
+    assert len(compactions) > 3
+    assert all(line.startswith("compacted: ") for line in compactions)
+    assert answer == "In night 3 the cache was cold."
+    assert history == "the history has 84 messages, and is whole"
+    assert sizes.startswith("42 requests, the largest ")

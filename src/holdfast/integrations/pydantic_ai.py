@@ -5,7 +5,7 @@
     from pydantic_ai import Agent
     from holdfast.integrations.pydantic_ai import HoldfastCapability
 
-    agent = Agent("anthropic:claude-sonnet-4-5", capabilities=[HoldfastCapability()])
+    agent = Agent("anthropic:claude-haiku-4-5", capabilities=[HoldfastCapability()])
 
 Every request shows the model a reduced view; the run's message history stays whole. The capability gives the model the
 tool ``recall``, which reads back what the view leaves out, and makes a request again with less if its provider refuses
