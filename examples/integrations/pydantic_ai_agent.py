@@ -3,8 +3,8 @@
     uv run python examples/integrations/pydantic_ai_agent.py
 
 It runs offline: a strict provider on this machine answers, and refuses any request over 32,000 tokens. For a real
-provider, leave out ``provider``, ``settings``, ``window`` and ``store``. (A script must not have the name of the package
-that it imports, so this one is not called ``pydantic_ai.py``.)
+provider, leave out ``provider``, ``settings``, ``window`` and ``store``. (A script must not have the name of the
+package that it imports, so this one is not called ``pydantic_ai.py``.)
 """
 
 from __future__ import annotations
