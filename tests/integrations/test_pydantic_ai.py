@@ -92,6 +92,7 @@ class StrictModel:
     def __init__(self, steps=40, window=30_000, recalls=(), parallel=1, error=ModelContextWindowExceededError):
         self.steps, self.window, self.recalls, self.parallel = steps, window, dict(recalls), parallel
         self.error = error
+        self.usage_factor = 1
         self.seen, self.views, self.tool_names = [], [], []
         self.refusals = self.done = 0
         self.model = FunctionModel(self.answer, stream_function=self.stream, model_name="strict")
@@ -108,7 +109,7 @@ class StrictModel:
         self.views.append(views)
         self.tool_names.append([tool.name for tool in info.function_tools])
         step, self.done = self.done, self.done + 1
-        usage = RequestUsage(input_tokens=tokens, output_tokens=10)
+        usage = RequestUsage(input_tokens=int(tokens * self.usage_factor), output_tokens=10)
         if step >= self.steps:
             return ModelResponse([TextPart("done")], usage=usage)
         if step in self.recalls:
@@ -450,6 +451,28 @@ def test_instructions_that_change_survive_a_compaction():
     assert strict.refusals == 0
 
 
+def test_a_request_with_a_preview_has_each_record_once():
+    """What Pydantic AI records in a request is no words of the user: it stays where it is, once."""
+    seen = []
+
+    def answer(messages, _info):
+        seen.append(messages)
+        return ModelResponse([ToolCallPart("dump", {}, "c") if len(seen) == 1 else TextPart("done")])
+
+    agent = Agent(FunctionModel(answer), capabilities=[HoldfastCapability(window=200_000, store=MemoryStore())])
+    agent.tool_plain(lambda: "x " * 60_000, name="dump")
+
+    @agent.instructions
+    def tell_step(ctx):
+        return InstructionPart(content=f"This is step {ctx.run_step}.", name="step", on_change="append")
+
+    agent.run_sync(PROMPT)
+    assert len(seen[1][-1].parts[0].content) < 60_000
+    # The change of the instruction, as this model is told of it.
+    (change,) = seen[1][-1].parts[1:]
+    assert "This is step 2." in change.content
+
+
 def rare_tool() -> str:
     """Do something rare."""
     return "rare"
@@ -484,16 +507,24 @@ def test_tools_that_the_model_has_found_stay(way):
 
 
 def test_usage_of_answers_is_passed_on():
-    """The report of the history knows what the provider counted."""
-    strict = StrictModel(steps=3)
-    store = MemoryStore()
-    capability = HoldfastCapability(window=30_000, store=store)
-    agent = Agent(strict.model, tools=[read_log], capabilities=[capability])
-    messages = run_in("sync", agent)
-    report = capability.get_history(messages).report()
-    assert report.window == 30_000
-    assert report.message_count == 7
-    assert report.tokens >= messages[-1].usage.input_tokens
+    """The report of the history knows what the provider counted, here half as much again as we estimate."""
+    tokens_by_factor = {}
+    for factor in (1, 1.5):
+        strict = StrictModel(steps=3)
+        strict.usage_factor = factor
+        capability = HoldfastCapability(window=30_000, store=MemoryStore())
+        messages = run_in("sync", Agent(strict.model, tools=[read_log], capabilities=[capability]))
+        report = capability.get_history(messages).report()
+        assert (report.window, report.message_count) == (30_000, 7)
+        tokens_by_factor[factor] = report.tokens
+    assert tokens_by_factor[1.5] > 1.2 * tokens_by_factor[1]
+
+
+def test_an_overflow_in_unknown_words_is_recovered():
+    """The class of the error says that it is an overflow, whatever its words are."""
+    strict = StrictModel(window=12_000, error=lambda name, _: ModelContextWindowExceededError(name, "no"))
+    messages = run_in("sync", make_agent(strict, window=200_000))
+    assert messages[-1].parts[-1].content == "done"
 
 
 def test_a_store_that_cannot_be_opened_does_not_stop_the_agent(tmp_path, caplog):
@@ -542,11 +573,12 @@ def test_two_capabilities_on_one_agent_are_one():
 
 
 def test_an_agent_without_a_prompt_runs():
-    """A run with nothing but instructions sends a request without parts."""
+    """A run with nothing but instructions sends a request without parts, which is the first of every view."""
     strict = StrictModel(steps=2)
     agent = make_agent(strict)
     agent.instructions(lambda: "Read the logs.")
     assert run_in("sync", agent, None)[-1].parts[-1].content == "done"
+    assert [view[0].kind for view in strict.seen] == ["request"] * 3
 
 
 def test_old_retry_prompts_are_read():

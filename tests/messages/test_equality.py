@@ -158,3 +158,9 @@ def test_copy_signing_models_matches_signatures_in_other_bytes():
     assert copy_signing_models(received, known).parts[0].signature == ProviderSignature("gemini", "m", "a-_b")
     other = Message("assistant", (Thinking("", ProviderSignature("gemini", "", "else")),))
     assert copy_signing_models(other, known) is other
+
+
+def test_equal_opaque_parts_have_equal_hashes():
+    """Messages with parts that Holdfast does not interpret can be keys: equal bytes are one, other bytes another."""
+    parts = [Opaque("search", Raw(text)) for text in (b'{"a":1}', b'{"a":1}', b'{"a":2}')]
+    assert len({Message("assistant", (part,)) for part in parts}) == 2
