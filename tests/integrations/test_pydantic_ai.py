@@ -582,18 +582,18 @@ def test_an_agent_without_a_prompt_runs():
 
 
 def test_old_retry_prompts_are_read():
-    """A part that older versions of Pydantic AI wrote for a call that failed is the call's result."""
-    with pytest.warns(PydanticAIDeprecationWarning, match="RetryPromptPart"):
-        retry = RetryPromptPart("try again", tool_name="read_log", tool_call_id="c0")
-    history = [
-        ModelRequest([UserPromptPart(PROMPT)]),
-        ModelResponse([ToolCallPart("read_log", {"step": 0}, "c0")]),
-        ModelRequest([retry]),
-        ModelResponse([TextPart("I give up.")]),
-    ]
+    """A part that older versions of Pydantic AI wrote for a call that failed is its result, past the window too."""
+    history = [ModelRequest([UserPromptPart(PROMPT)])]
+    for step in range(40):
+        with pytest.warns(PydanticAIDeprecationWarning, match="RetryPromptPart"):
+            retry = RetryPromptPart(write_log(step), tool_name="read_log", tool_call_id=f"r{step}")
+        history += [ModelResponse([ToolCallPart("read_log", {"step": step}, f"r{step}")]), ModelRequest([retry])]
+    history.append(ModelResponse([TextPart("I give up.")]))
     strict = StrictModel(steps=0)
     run_in("sync", make_agent(strict), "Go on.", message_history=history)
-    assert "try again" in repr(strict.seen[0])
+    assert strict.refusals == 0
+    assert "step 039" in repr(strict.seen[0])
+    assert "step 003, line 77" not in repr(strict.seen[0])
 
 
 def make_anthropic(url):
