@@ -137,7 +137,7 @@ class HoldfastRuns:
         self, data: CallModelData[Any], session_id: str, run_model: str | Model | None
     ) -> list[TResponseInputItem]:
         """Return what to show of the input of a model call; all of it if Holdfast cannot help."""
-        items = data.model_data.input
+        items: list[TResponseInputItem] = data.model_data.input
         _newest_call.set(None)
         try:
             # In a thread, since large results can take seconds and the loop has other runs to serve.
