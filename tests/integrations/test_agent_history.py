@@ -177,3 +177,25 @@ def test_several_threads_may_ask():
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda _: history.plan(messages, make_target()), range(12)))
     assert all(result == results[0] for result in results)
+
+
+def test_a_listener_that_raises_is_dropped(caplog):
+    """The agent goes on as if nobody listened, and one line of the log says so."""
+    calls = []
+
+    def fail(event):
+        calls.append(event)
+        raise RuntimeError("no")
+
+    history = AgentHistory(MemoryStore(), "one", listener=fail)
+    for count in (40, 80, 120):
+        assert is_extract(history.plan(make_messages(count), make_target())[0].message.text)
+    assert len(calls) == 1
+    assert len(caplog.records) == 1
+
+
+def test_report_counts_a_compaction_apart_from_other_decisions():
+    """As the report of a session does: a compaction alone is no other decision."""
+    history = AgentHistory(MemoryStore(), "one")
+    history.plan(make_messages(40), make_target())
+    assert (history.report().compaction_count, history.report().decision_count) == (1, 0)

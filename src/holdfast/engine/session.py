@@ -283,24 +283,8 @@ class Session:
 
     def report(self) -> Report:
         """Return how full the context is."""
-        state, settings = self.journal.state, self.settings
         template = build_template_from_fields(self.get_default_target(), self.get_default_fields())
-        target = compute_effective_target(template.target, state, settings)
-        budget = compute_budget(target, settings)
-        return Report(
-            session=self.key,
-            api=target.api,
-            model=target.model,
-            tokens=estimate_request_tokens(state, target),
-            window=budget.window,
-            window_source=target.limits.window_source,
-            usable_tokens=budget.usable,
-            setup_tokens=budget.setup_tokens,
-            message_count=len(state.history.sized_messages),
-            compaction_count=int(state.view.compaction is not None),
-            decision_count=_count_active_decisions(state),
-            policy=self.journal.policy.name,
-        )
+        return build_report(self.journal, template.target)
 
     async def wait_for_compaction(self) -> None:
         """Wait until no compaction is under way, and no request that is sent again after one.
@@ -346,6 +330,27 @@ class Session:
             self._caller_request = None  # a refused request may be answered again
         self._runtime.end_answering()
         return entry_id
+
+
+def build_report(journal: Journal, target: Target) -> Report:
+    """Return how full the context of ``journal`` is for requests to ``target``."""
+    state, settings = journal.state, journal.policy.settings
+    effective_target = compute_effective_target(target, state, settings)
+    budget = compute_budget(effective_target, settings)
+    return Report(
+        session=journal.key,
+        api=effective_target.api,
+        model=effective_target.model,
+        tokens=estimate_request_tokens(state, effective_target),
+        window=budget.window,
+        window_source=effective_target.limits.window_source,
+        usable_tokens=budget.usable,
+        setup_tokens=budget.setup_tokens,
+        message_count=len(state.history.sized_messages),
+        compaction_count=int(state.view.compaction is not None),
+        decision_count=_count_active_decisions(state),
+        policy=journal.policy.name,
+    )
 
 
 def _describe_snapshot(journal: Journal) -> str:

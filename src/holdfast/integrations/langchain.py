@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
@@ -219,11 +219,13 @@ def _make_key(messages: Sequence[BaseMessage], thread_id: str) -> str:
 
 
 def _choose_target(request: ModelRequest[Any], window: int | None) -> Target:
-    model: Any = request.model
-    name = str(getattr(model, "model_name", "") or getattr(model, "model", "") or "")
-    profile: Mapping[str, Any] = getattr(model, "profile", None) or {}
+    model = request.model
     api = APIS_BY_CLASS.get(type(model).__name__, "openai-chat")
-    return get_target(api, name, window=window or profile.get("max_input_tokens"))
+    # Each provider's class has one of the two.
+    name = getattr(model, "model_name", "") or getattr(model, "model", "")
+    if window is None and model.profile is not None:
+        window = model.profile.get("max_input_tokens")
+    return get_target(api, str(name), window=window)
 
 
 # -- from LangChain ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ safe to call from several threads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
@@ -17,7 +18,7 @@ from holdfast import events
 from holdfast.engine.compaction.compact import find_shrink_failure
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.engine.recall import answer_recall
-from holdfast.engine.session import Report
+from holdfast.engine.session import Report, build_report
 from holdfast.hosts.given_conversation import (
     GivenConversation,
     ShownMessage,
@@ -27,7 +28,6 @@ from holdfast.hosts.given_conversation import (
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import measure_messages
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.planning.budget import compute_budget, compute_effective_target
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport
@@ -42,11 +42,12 @@ from holdfast.recovery.machine import (
     start_recovery,
     subtract_used_steps,
 )
-from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.entries import Usage
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionStore
+
+_LOG = logging.getLogger("holdfast.integrations")
 
 
 class GivenMessage(Struct, frozen=True):
@@ -189,24 +190,7 @@ class AgentHistory:
         with self._lock:
             if self._request is None:
                 return None
-            journal, planned_target = self._open_journal(), self._request.prepared_request.target
-            state, settings = journal.state, journal.policy.settings
-            target = compute_effective_target(planned_target, state, settings)
-            budget = compute_budget(target, settings)
-            return Report(
-                session=self.key,
-                api=target.api,
-                model=target.model,
-                tokens=estimate_request_tokens(state, target),
-                window=budget.window,
-                window_source=target.limits.window_source,
-                usable_tokens=budget.usable,
-                setup_tokens=budget.setup_tokens,
-                message_count=len(state.history.sized_messages),
-                compaction_count=int(state.view.compaction is not None),
-                decision_count=len(state.view.active_decisions),
-                policy=journal.policy.name,
-            )
+            return build_report(self._open_journal(), self._request.prepared_request.target)
 
     def _open_journal(self) -> Journal:
         if self._journal is None:
@@ -243,13 +227,21 @@ class AgentHistory:
         return self._sized_messages
 
     def _emit_decisions(self, plan: Plan) -> None:
-        if self._listener is None:
-            return
         saved_tokens = sum(edit.saves for edit in plan.record)
         if plan.record:
-            self._listener(events.EditsDecided(self.key, "agent", len(plan.record), saved_tokens))
+            self._emit_event(events.EditsDecided(self.key, "agent", len(plan.record), saved_tokens))
         if plan.compaction is not None:
-            self._listener(events.CompactionEnded(self.key, tokens_before=plan.before, tokens_after=plan.after))
+            self._emit_event(events.CompactionEnded(self.key, tokens_before=plan.before, tokens_after=plan.after))
+
+    def _emit_event(self, event: events.Event) -> None:
+        """Call the listener with ``event``. One that raises is dropped, with a warning in the log."""
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except Exception as error:  # noqa: BLE001 -- whatever a listener does, the agent goes on
+            self._listener = None
+            _LOG.warning("the listener raised %s: %s; it gets no more events: fix it", type(error).__name__, error)
 
 
 def _is_request_for(request: _CurrentRequest, messages: Sequence[GivenMessage]) -> bool:
