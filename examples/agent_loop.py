@@ -46,7 +46,7 @@ def print_compaction(event: Event) -> None:
 
 async def main(provider: Provider) -> None:
     """Work until the model makes no more calls."""
-    target = get_target("anthropic", "claude-sonnet-4-5", window=WINDOW)
+    target = get_target("anthropic", "claude-sonnet-5-5", window=WINDOW)
     with serve_provider(provider) as url:
         async with (
             AsyncAnthropic(base_url=url, api_key="any") as client,

@@ -92,13 +92,13 @@ def test_get_target_finds_known_models_by_pattern(
 
 
 def test_get_target_knows_the_default_model() -> None:
-    """Replay's default model is Claude Sonnet 4.5 with its own prices and Anthropic's cache rules."""
+    """Replay's default model is Claude Sonnet 4.6 with its own prices and Anthropic's cache rules."""
     target = get_target("anthropic", DEFAULT_MODEL)
     assert target.prices == Prices(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75)
     assert target.cache_rules == CacheRules(
         ttl_seconds=300, min_prefix_tokens=1_024, write_factor=1.25, read_factor=0.1, lookback=20, step_tokens=0
     )
-    assert target.limits.max_output == 64_000
+    assert target.limits.max_output == 128_000
 
 
 def test_get_target_gives_an_unknown_model_documented_defaults() -> None:
@@ -117,7 +117,7 @@ def test_get_target_takes_window_setup_and_output_from_the_caller() -> None:
     """Window, setup and output limit given by the caller are used as they are."""
     setup = RequestSetup("digest", 10_000)
     target = get_target("anthropic", DEFAULT_MODEL, window=64_000, setup=setup, asked_output=9)
-    assert target.limits == ModelLimits(64_000, 64_000, 9, window_source="asked for")
+    assert target.limits == ModelLimits(64_000, 128_000, 9, window_source="asked for")
     assert target.setup == setup
 
 
@@ -285,14 +285,14 @@ def test_load_catalog_prefers_the_project_file_to_the_users(tmp_path: Path) -> N
     project, user = tmp_path / "project", tmp_path / "user"
     project.mkdir()
     user.mkdir()
-    (project / CONFIG_FILE_NAME).write_text('[[model]]\nmatch = "claude-sonnet-4-5*"\nwindow = 50_000\n', "utf-8")
+    (project / CONFIG_FILE_NAME).write_text('[[model]]\nmatch = "claude-sonnet-4-6*"\nwindow = 50_000\n', "utf-8")
     (user / CONFIG_FILE_NAME).write_text(
         '[[model]]\nmatch = "claude*"\nwindow = 70_000\nprior = 2.0\ncache = "mine"\n\n'
         '[cache.mine]\nttl = 3600\nminimum = 1\n\n[[price]]\nmatch = "claude*"\ninput = 10.0\noutput = 20.0\n',
         "utf-8",
     )
     target = get_target("anthropic", DEFAULT_MODEL, catalog=load_catalog(project, user))
-    assert target.limits == ModelLimits(50_000, 64_000, None, window_source="catalog: claude-sonnet-4-5*")
+    assert target.limits == ModelLimits(50_000, 128_000, None, window_source="catalog: claude-sonnet-4-6*")
     assert (target.prior_ratio, target.cache_rules.ttl_seconds, target.cache_rules.lookback) == (2.0, 3_600, None)
     assert target.prices == Prices(input=10.0, output=20.0, cache_read=1.0, cache_write=10.0)
     assert get_target("anthropic", "claude-opus-4-6", catalog=load_catalog(project, user)).limits.window == 70_000

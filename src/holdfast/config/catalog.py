@@ -40,7 +40,7 @@ from holdfast.state.calibration.calibration import MIN_WINDOW_LIMIT
 from holdfast.state.dialect import Dialect
 from holdfast.state.target import CacheRules, ModelLimits, Prices
 
-DEFAULT_MODEL = "claude-sonnet-4-5"
+DEFAULT_MODEL = "claude-sonnet-4-6"
 """The model whose prices replay uses if no model is named, and that are assumed for models without prices."""
 LONG_WINDOW_BETA = "context-1m-2025-08-07"
 """The beta with which a request on the Messages API asks for ``LONG_WINDOW``."""
@@ -315,7 +315,7 @@ class Catalog(Struct, frozen=True, forbid_unknown_fields=True):
         return replace(dialect, **facts, id_min=id_min)
 
     def get_prices(self, api: str, model: str) -> Prices:
-        """Return the prices of ``model``; without a line assume Sonnet 4.5's, with the model's own cache rules."""
+        """Return the prices of ``model``, or those of ``DEFAULT_MODEL``; cache rules are always the model's own."""
         rules = self.get_cache_rules(api, model)
         line = next(_iter_matching_lines(self.price, model), None)
         if line is not None:

@@ -264,7 +264,7 @@ def test_replay_dump_writes_every_request(run, long_session, home):
     cases = [msgspec.json.decode(text) for text in files[0].read_bytes().splitlines()]
     assert [case["step"] for case in cases] == list(range(48))
     assert {(case["file"], case["policy"]) for case in cases} == {(str(long_session), "holdfast")}
-    assert [case["request"]["model"] for case in cases] == ["claude-sonnet-4-5"] * 48
+    assert [case["request"]["model"] for case in cases] == ["claude-sonnet-4-6"] * 48
     assert "Please read src/module_0.py" in json.dumps(cases[0]["request"]["messages"][0]["content"])
 
 

@@ -34,7 +34,7 @@ the agent runs do not see it. Exit codes: 0 done, 1 stopped early, 2 error, 130 
 
 \b
 Examples:
-  holdfast agent "Make the tests pass" --model claude-sonnet-4-5 --allow-bash
+  holdfast agent "Make the tests pass" --model claude-sonnet-5-5 --allow-bash
   holdfast agent --model gpt-5.1 --dir ~/project
   holdfast agent "" --session 4d56 --model gpt-5.1
   holdfast agent "Tidy the notes" --model qwen3 --base-url http://127.0.0.1:8080/v1 --window 32000
