@@ -31,7 +31,8 @@ from google.genai.errors import ClientError
 from pydantic import BaseModel, Field
 
 from holdfast.events import CompactionEnded
-from holdfast.integrations.google_adk import HoldfastPlugin, _read_contents
+from holdfast.integrations.google_adk import HoldfastPlugin
+from holdfast.integrations.google_adk.contents import read_contents
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import ScriptedAnswer
@@ -410,7 +411,7 @@ def test_results_without_ids_that_come_apart_belong_to_their_calls():
     for step in (1, 2):
         response = types.FunctionResponse(name="read_log", response={"result": str(step)})
         results.append(types.Content(role="user", parts=[types.Part(function_response=response)]))
-    asked, *answered = _read_contents([calls, *results])
+    asked, *answered = read_contents([calls, *results])
     assert [call.id for call in asked.calls] == [answer.results[0].call_id for answer in answered]
     assert len({call.id for call in asked.calls}) == 2
 

@@ -1,4 +1,4 @@
-"""Adapters for agent frameworks, one module each: their agents stay inside the model's context window.
+"""Adapters for agent frameworks, one package each: their agents stay inside the model's context window.
 
 Each needs its framework installed (``pip install "holdfast[langchain]"``); importing this package loads none of them.
 """

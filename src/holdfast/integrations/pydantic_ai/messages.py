@@ -1,95 +1,52 @@
-"""Pydantic AI: a capability that keeps an agent's conversation inside its model's window.
-
-::
-
-    from pydantic_ai import Agent
-    from holdfast.integrations.pydantic_ai import HoldfastCapability
-
-    agent = Agent("anthropic:claude-haiku-4-5", capabilities=[HoldfastCapability()])
-
-Every request shows the model a reduced view; the run's message history stays whole. The capability gives the model the
-tool ``recall``, which reads back what the view leaves out, and makes a request again with less if its provider refuses
-it for its length.
-"""
+"""Messages of Pydantic AI in our terms, and what a request shows of them in Pydantic AI's."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import groupby, takewhile
 from typing import Any, NamedTuple, TypeGuard
 
-try:
-    import anyio.to_thread
-    import pydantic_core
-    from pydantic_ai import RunContext
-    from pydantic_ai.capabilities import AbstractCapability
-    from pydantic_ai.exceptions import ModelContextWindowExceededError, RetryModelRequest
-    from pydantic_ai.messages import (
-        ERROR_OUTCOMES,
-        BinaryContent,
-        CapabilityLoadDeltaPart,
-        CompactionPart,
-        FilePart,
-        FileUrl,
-        ImageUrl,
-        InstructionBaselinePart,
-        InstructionDeltaPart,
-        LoadCapabilityCallPart,
-        LoadCapabilityReturnPart,
-        ModelMessage,
-        ModelRequest,
-        ModelRequestPart,
-        ModelResponse,
-        ModelResponsePart,
-        ModelSettingsDeltaPart,
-        NativeToolSearchReturnPart,
-        RetryFeedbackPart,
-        RetryPromptPart,
-        SystemPromptPart,
-        TextContent,
-        TextPart,
-        ThinkingPart,
-        ToolAvailabilityDeltaPart,
-        ToolCallPart,
-        ToolReturnPart,
-        ToolSearchReturnPart,
-        UserPromptPart,
-    )
-    from pydantic_ai.models import Model, ModelRequestContext
-    from pydantic_ai.models.fallback import FallbackModel
-    from pydantic_ai.toolsets import FunctionToolset
-except ImportError as error:
-    advice = "install Pydantic AI 2.68 or newer: pip install 'holdfast[pydantic-ai]'"
-    raise ImportError(f"holdfast.integrations.pydantic_ai cannot be used ({error}); {advice}") from error
-
+import pydantic_core
 from msgspec import Raw
+from pydantic_ai.messages import (
+    ERROR_OUTCOMES,
+    BinaryContent,
+    CapabilityLoadDeltaPart,
+    CompactionPart,
+    FilePart,
+    FileUrl,
+    ImageUrl,
+    InstructionBaselinePart,
+    InstructionDeltaPart,
+    LoadCapabilityCallPart,
+    LoadCapabilityReturnPart,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    ModelSettingsDeltaPart,
+    NativeToolSearchReturnPart,
+    RetryFeedbackPart,
+    RetryPromptPart,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolAvailabilityDeltaPart,
+    ToolCallPart,
+    ToolReturnPart,
+    ToolSearchReturnPart,
+    UserPromptPart,
+)
 
-from holdfast.config.files import get_target
-from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
-from holdfast.errors import HoldfastError
-from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
-from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import Usage
-from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
-__all__ = ["HoldfastCapability"]
-
-APIS_BY_SYSTEM = {"anthropic": "anthropic", "google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}
-"""The API of a model, by its ``system``; of any other it is Chat Completions or Responses."""
 RECORD_TYPES = (
     CapabilityLoadDeltaPart,
     InstructionBaselinePart,
@@ -101,206 +58,6 @@ RECORD_TYPES = (
 them in every request that follows."""
 
 
-class HoldfastCapability(AbstractCapability[Any]):
-    """Keeps the conversation of an agent inside the window of its model.
-
-    ``window`` is the window in tokens, by default that of Holdfast's catalogue, else of the model's profile. ``store``
-    is a store or the path of one, by default the one of the command line (``:memory:`` for none on disk). ``listener``
-    is called with the events of ``holdfast.events``.
-    """
-
-    id: str | None = "holdfast"
-    """An agent has one of these: Pydantic AI calls ``combine`` for several with one id."""
-
-    def __init__(
-        self,
-        *,
-        window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
-        policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
-    ) -> None:
-        self._window = window
-        self._histories = AgentHistories(store, policy, listener)
-        self._setup_tokens: dict[str, int] = {}
-        self._toolset: FunctionToolset[Any] = FunctionToolset(id="holdfast")
-        self._toolset.add_function(self._recall, name=RECALL_TOOL_NAME, description=RECALL_DESCRIPTION)
-        self._request: _PlannedRequest | None = None
-        """The newest request of the run; each run has a copy of the capability."""
-
-    @classmethod
-    def combine(cls, capabilities: Sequence[AbstractCapability[Any]]) -> AbstractCapability[Any]:
-        """Return the one to use of several on one agent: the last."""
-        return capabilities[-1]
-
-    async def for_run(self, ctx: RunContext[Any]) -> AbstractCapability[Any]:  # noqa: ARG002 -- given by name
-        """Return a copy that remembers the requests of one run."""
-        run_capability = copy(self)
-        run_capability._request = None  # noqa: SLF001 -- our own
-        return run_capability
-
-    def get_toolset(self) -> FunctionToolset[Any]:
-        """Return the tool ``recall``."""
-        return self._toolset
-
-    async def prepare_model_request(
-        self, ctx: RunContext[Any], request_context: ModelRequestContext
-    ) -> ModelRequestContext:
-        """Show the model the reduced view in this attempt."""
-        # In a thread, since the store writes to a disk.
-        request_context.messages = await anyio.to_thread.run_sync(self._choose_messages, ctx, request_context)
-        return request_context
-
-    async def on_model_request_error(
-        self,
-        ctx: RunContext[Any],  # noqa: ARG002 -- given by name
-        *,
-        request_context: ModelRequestContext,  # noqa: ARG002 -- given by name
-        error: Exception,
-    ) -> ModelResponse:
-        """Ask for another attempt with less, if the provider refused this one for its length."""
-        if await anyio.to_thread.run_sync(self._plan_smaller, error):
-            raise RetryModelRequest
-        raise error
-
-    def get_history(self, messages: Sequence[ModelMessage], conversation_id: str | None = None) -> AgentHistory:
-        """Return the conversation that begins with the first of ``messages``, for its report and ``recall``.
-
-        Without ``conversation_id``, the one that the messages state.
-        """
-        stated_ids = [message.conversation_id for message in reversed(messages) if message.conversation_id]
-        return self._histories.open(_make_key(messages, conversation_id or next(iter(stated_ids), "")))
-
-    def _choose_messages(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> list[ModelMessage]:
-        """Return what to show in this attempt; the whole history if Holdfast cannot help."""
-        whole = list(request_context.messages)
-        asked_output = (request_context.model_settings or {}).get("max_tokens")
-        target = _choose_target(request_context.model, self._window, asked_output)
-        request = self._request
-        if request is not None and request.is_for(whole, target) and request_context.attempt > 1:
-            # The attempt after a refusal shows what was made smaller; one that failed otherwise shows the same again.
-            return request.write()
-        self._request = None
-        try:
-            history = self.get_history(ctx.messages or whole, ctx.conversation_id)
-            given_history = _read_history(whole)
-            given_messages = [GivenMessage(group.message, group.usage) for group in given_history.groups]
-            setup_tokens = self._estimate_setup(request_context, given_history)
-            shown_messages = history.plan(given_messages, target, setup_tokens)
-            request = _PlannedRequest(whole, target, history, given_history, shown_messages)
-            messages = request.write()
-        except Exception as error:  # noqa: BLE001 -- the agent goes on as without us
-            self._histories.warn_once(error)
-            return whole
-        self._request = request
-        return messages
-
-    def _plan_smaller(self, error: Exception) -> bool:
-        """Plan the next attempt after ``error``; False if that is no overflow or nothing is left to try."""
-        request = self._request
-        if request is None:
-            return False
-        try:
-            for cause in _list_causes(error):
-                body = getattr(cause, "body", None) or b""
-                report = ErrorReport(status=getattr(cause, "status_code", None), message=str(cause), body=body)
-                shown_messages = request.history.plan_smaller(
-                    report, is_surely_overflow=isinstance(cause, ModelContextWindowExceededError)
-                )
-                if shown_messages is not None:
-                    self._request = request._replace(shown_messages=shown_messages)
-                    self._request.write()
-                    return True
-        except Exception as own_error:  # noqa: BLE001 -- the provider's error is the agent's
-            self._histories.warn_once(own_error)
-        return False
-
-    def _estimate_setup(self, request_context: ModelRequestContext, given_history: _GivenHistory) -> int:
-        """Return the tokens of the instructions, the system prompt and the tools."""
-        parameters = request_context.model_request_parameters
-        texts = [part.content for part in (*given_history.system_parts, *(parameters.instruction_parts or ()))]
-        tokens = estimate_text_tokens("\n".join(texts))
-        for tool in (*parameters.function_tools, *parameters.output_tools):
-            if tool.name not in self._setup_tokens:
-                definition = [tool.name, tool.description, tool.parameters_json_schema]
-                self._setup_tokens[tool.name] = estimate_text_tokens(json.dumps(definition, default=str))
-            tokens += self._setup_tokens[tool.name]
-        return tokens
-
-    async def _recall(
-        self,
-        ctx: RunContext[Any],
-        id: str = "",  # noqa: A002 -- what previews and extracts call it
-        lines: str = "",
-        chars: str = "",
-        search: str = "",
-        page: int = 1,
-    ) -> str:
-        arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
-        try:
-            history = self.get_history(ctx.messages, ctx.conversation_id)
-            return await anyio.to_thread.run_sync(history.answer_recall, arguments)
-        except HoldfastError as error:
-            return str(error)
-
-
-class _PlannedRequest(NamedTuple):
-    """A request as the agent wants it, and as it is sent."""
-
-    whole: list[ModelMessage]
-    target: Target
-    history: AgentHistory
-    given_history: _GivenHistory
-    shown_messages: Sequence[ShownMessage]
-
-    def is_for(self, messages: Sequence[ModelMessage], target: Target) -> bool:
-        """Return whether this was planned for the same messages and the same model."""
-        are_same = len(messages) == len(self.whole) and all(
-            message is own for message, own in zip(messages, self.whole, strict=True)
-        )
-        return are_same and target == self.target
-
-    def write(self) -> list[ModelMessage]:
-        """Return the messages to send."""
-        return _write_history(self.whole, self.given_history, self.shown_messages)
-
-
-def _make_key(messages: Sequence[ModelMessage], conversation_id: str) -> str:
-    """Return the key of a conversation: its id and the first thing that somebody said in it.
-
-    An agent that another one calls as a tool may be given the id of its parent.
-    """
-    first = [(group.message.role, group.message.text) for group in _read_history(messages[:1]).groups]
-    digest = blake2b(f"{conversation_id}\n{first}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"pydantic-ai-{digest}"
-
-
-def _choose_target(model: Model, window: int | None, asked_output: int | None) -> Target:
-    """Return what is known about requests to ``model``; of several to fall back on, to that with the least room."""
-    if isinstance(model, FallbackModel):
-        targets = [_choose_target(candidate, window, asked_output) for candidate in model.models]
-        return min(targets, key=lambda target: target.limits.window)
-    default_api = "openai-responses" if "Responses" in type(model).__name__ else "openai-chat"
-    api = APIS_BY_SYSTEM.get(model.system, default_api)
-    target = get_target(api, model.model_name, window=window, asked_output=asked_output)
-    # Ours first: the table behind the profile has had wrong windows of well-known models.
-    if target.limits.window_source.startswith("default") and model.context_window:
-        return get_target(api, model.model_name, window=model.context_window, asked_output=asked_output)
-    return target
-
-
-def _list_causes(error: Exception) -> Iterator[Exception]:
-    """Yield ``error``, or the errors of the models that a ``FallbackModel`` tried."""
-    if isinstance(error, ExceptionGroup):
-        for inner in error.exceptions:
-            yield from _list_causes(inner)
-    else:
-        yield error
-
-
-# -- from Pydantic AI --------------------------------------------------------------------------------------------------
-
-
 class _Group(NamedTuple):
     """Parts of one message of Pydantic AI that are one message in our terms."""
 
@@ -310,7 +67,9 @@ class _Group(NamedTuple):
     usage: Usage | None = None
 
 
-class _GivenHistory(NamedTuple):
+class GivenHistory(NamedTuple):
+    """The messages of Pydantic AI in our terms."""
+
     groups: list[_Group]
     system_parts: list[SystemPromptPart]
     """The system prompt at the beginning, which every request shows."""
@@ -318,7 +77,7 @@ class _GivenHistory(NamedTuple):
     """How many groups each message has, by its index."""
 
 
-def _read_history(messages: Sequence[ModelMessage]) -> _GivenHistory:
+def read_history(messages: Sequence[ModelMessage]) -> GivenHistory:
     """Return the messages in our terms; those of a request may be several."""
     system_parts: list[SystemPromptPart] = []
     if messages and isinstance(messages[0], ModelRequest):
@@ -329,7 +88,7 @@ def _read_history(messages: Sequence[ModelMessage]) -> _GivenHistory:
             groups.append(_read_response(index, message))
         else:
             groups += _read_request(index, message.parts[len(system_parts) :] if index == 0 else message.parts)
-    return _GivenHistory(groups, system_parts, Counter([group.message_index for group in groups]))
+    return GivenHistory(groups, system_parts, Counter([group.message_index for group in groups]))
 
 
 def _read_request(message_index: int, parts: Sequence[ModelRequestPart]) -> list[_Group]:
@@ -424,11 +183,8 @@ def _read_usage(response: ModelResponse) -> Usage | None:
     return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
 
 
-# -- to Pydantic AI ----------------------------------------------------------------------------------------------------
-
-
-def _write_history(
-    whole: Sequence[ModelMessage], given_history: _GivenHistory, shown_messages: Sequence[ShownMessage]
+def write_history(
+    whole: Sequence[ModelMessage], given_history: GivenHistory, shown_messages: Sequence[ShownMessage]
 ) -> list[ModelMessage]:
     """Return the messages that a request shows: Pydantic AI's own where nothing is left out."""
     messages: list[ModelMessage] = []
@@ -444,7 +200,7 @@ def _write_history(
     return _put_first(messages, [*system_parts, *_list_lasting_records(left_out)])
 
 
-def _find_message_index(given_history: _GivenHistory, shown: ShownMessage) -> int | None:
+def _find_message_index(given_history: GivenHistory, shown: ShownMessage) -> int | None:
     return None if shown.index is None else given_history.groups[shown.index].message_index
 
 
@@ -485,7 +241,7 @@ def _put_first(messages: list[ModelMessage], parts: list[ModelRequestPart]) -> l
 
 
 def _write_own_message(
-    original: ModelMessage, message_index: int, given_history: _GivenHistory, shown_messages: Sequence[ShownMessage]
+    original: ModelMessage, message_index: int, given_history: GivenHistory, shown_messages: Sequence[ShownMessage]
 ) -> ModelMessage:
     """Return ``original`` with what is shown of it; itself if that is all."""
     groups = [given_history.groups[shown.index] for shown in shown_messages if shown.index is not None]

@@ -1,37 +1,20 @@
-"""Strands Agents: a conversation manager that keeps an agent's conversation inside its model's window.
-
-::
-
-    from strands import Agent
-    from holdfast.integrations.strands import HoldfastConversationManager
-
-    agent = Agent(model, tools=tools, conversation_manager=HoldfastConversationManager())
-
-Every call of the model sees a reduced view; ``agent.messages`` keeps the whole history. The manager gives the model the
-tool ``recall``, which reads back what the view leaves out, and calls the model again with less if its provider refuses
-a request for its length.
-"""
+"""The conversation manager: it stands between a Strands agent and its model."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-try:
-    from strands import Agent, ToolContext, tool
-    from strands.agent.conversation_manager import ConversationManager
-    from strands.hooks import AgentInitializedEvent, HookRegistry
-    from strands.middleware import InvokeModelContext, InvokeModelStage
-    from strands.types.exceptions import ContextWindowOverflowException
-except ImportError as error:
-    advice = "install Strands Agents 1.62 or newer: pip install 'holdfast[strands]'"
-    raise ImportError(f"holdfast.integrations.strands cannot be used ({error}); {advice}") from error
+from strands import Agent, ToolContext, tool
+from strands.agent.conversation_manager import ConversationManager
+from strands.hooks import AgentInitializedEvent, HookRegistry
+from strands.middleware import InvokeModelContext, InvokeModelStage
+from strands.types.exceptions import ContextWindowOverflowException
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
@@ -40,19 +23,13 @@ from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
 from holdfast.integrations.common.options import AgentHistories
-from holdfast.messages.message import Message
-from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.integrations.strands.messages import encode_bytes, read_messages, write_new_message, write_own_message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.errors.report import ErrorReport
-from holdfast.state.entries import Usage
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 
-__all__ = ["HoldfastConversationManager"]
-
-MEDIA_BLOCKS = ("image", "document", "video", "audio")
-"""Names of content blocks with pictures, documents and sound."""
 APIS_BY_CLASS = {
     "AnthropicModel": "anthropic",
     "BedrockModel": "anthropic",
@@ -162,7 +139,7 @@ class HoldfastConversationManager(ConversationManager):
         if not context.messages:
             return unplanned
         try:
-            given_messages = _read_messages(_list_lasting_messages(context))
+            given_messages = read_messages(_list_lasting_messages(context))
             history = self.get_history(context.agent)
             shown_messages = history.plan(
                 given_messages, _choose_target(context, self._window), _estimate_setup(context)
@@ -227,7 +204,7 @@ def _make_key(agent: Any, session: str) -> str:
     """
     first: Any = agent.messages[0] if agent.messages else {}
     # Given by Strands, and kept with the message wherever it is stored.
-    name = first.get("tracking_id") or json.dumps(first.get("content"), default=_encode_bytes)
+    name = first.get("tracking_id") or json.dumps(first.get("content"), default=encode_bytes)
     source = "\n".join((session or agent.session_id, agent.agent_id, name))
     digest = blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return f"strands-{digest}"
@@ -270,85 +247,6 @@ def _list_passing_blocks(context: InvokeModelContext) -> list[Any]:
     return list(context.messages[-1]["content"][-count:]) if count else []
 
 
-# -- from Strands ------------------------------------------------------------------------------------------------------
-
-
-def _read_messages(messages: Sequence[Any]) -> list[GivenMessage]:
-    """Return messages of Strands in our terms: one part for each block."""
-    tool_names: dict[str, str] = {}
-    given_messages: list[GivenMessage] = []
-    for message in messages:
-        parts = tuple(_read_block(block, tool_names) for block in _list_blocks(message))
-        tool_names.update({part.id: part.name for part in parts if isinstance(part, ToolCall)})
-        if message["role"] == "assistant":
-            given_messages.append(GivenMessage(Message("assistant", parts), _read_usage(message)))
-        elif parts and all(isinstance(part, ToolResult) for part in parts):
-            given_messages.append(GivenMessage(Message("tool", parts)))
-        else:
-            given_messages.append(GivenMessage(Message("user", parts)))
-    return given_messages
-
-
-def _list_blocks(message: Any) -> list[Any]:
-    """Return the blocks of a message but for marks of the prompt cache, which are no content."""
-    return [block for block in message["content"] if "cachePoint" not in block]
-
-
-def _read_block(block: Any, tool_names: Mapping[str, str]) -> Part:
-    if "toolUse" in block:
-        call = block["toolUse"]
-        arguments = json.dumps(call["input"], ensure_ascii=False, default=_encode_bytes)
-        return ToolCall(call["toolUseId"], call["name"], arguments)
-    if "toolResult" in block:
-        result = block["toolResult"]
-        content = tuple(_read_content_block(inner) for inner in result["content"])
-        call_id = result["toolUseId"]
-        return ToolResult(call_id, tool_names.get(call_id, ""), content, result.get("status") == "error")
-    if "reasoningText" in block.get("reasoningContent", {}):
-        return Thinking(block["reasoningContent"]["reasoningText"].get("text") or "")
-    return _read_content_block(block)
-
-
-def _read_content_block(block: Any) -> Text | Media | Opaque:
-    """Return a block that may also stand in a tool result."""
-    kind = next(iter(block), "unknown")
-    if kind == "text":
-        return Text(block["text"] or "")
-    if kind == "json":
-        return Text(json.dumps(block["json"], ensure_ascii=False, default=_encode_bytes))
-    if kind == "guardContent" and "text" in block[kind]:
-        return Text(block[kind]["text"]["text"])
-    if kind == "citationsContent":
-        return Text("".join(content.get("text", "") for content in block[kind].get("content", ())))
-    if kind in MEDIA_BLOCKS:
-        media = block[kind]
-        source = json.dumps(media, default=_encode_bytes, sort_keys=True)
-        digest = blake2b(source.encode()).hexdigest()
-        return Media(kind, f"{kind}/{media.get('format', '')}", len(source), media.get("name", ""), digest)
-    return Opaque(kind)
-
-
-def _encode_bytes(value: Any) -> str:
-    """Write what JSON has no form for: the data of pictures, and what a tool returned in place of JSON."""
-    return b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-def _read_usage(message: Any) -> Usage | None:
-    usage = message.get("metadata", {}).get("usage")
-    if not usage:
-        return None
-    cache_read = usage.get("cacheReadInputTokens") or 0
-    cache_write = usage.get("cacheWriteInputTokens") or 0
-    prompt_tokens = usage["inputTokens"]
-    if prompt_tokens + usage["outputTokens"] != usage["totalTokens"]:
-        # Some providers count the cached tokens apart; the total tells which.
-        prompt_tokens += cache_read + cache_write
-    return Usage(prompt_tokens, usage["outputTokens"], cache_read, cache_write)
-
-
-# -- to Strands --------------------------------------------------------------------------------------------------------
-
-
 def _show_messages(planned: _PlannedCall, shown_messages: Sequence[ShownMessage]) -> _PlannedCall:
     """Return the call with ``shown_messages`` in place of the whole history."""
     lasting_messages = _list_lasting_messages(planned.original)
@@ -356,10 +254,10 @@ def _show_messages(planned: _PlannedCall, shown_messages: Sequence[ShownMessage]
     is_last_new = False
     for shown in shown_messages:
         if shown.index is None:
-            message = _write_new_message(shown.message)
+            message = write_new_message(shown.message)
         else:
             given = planned.given_messages[shown.index].message
-            message = _write_own_message(lasting_messages[shown.index], given, shown.message)
+            message = write_own_message(lasting_messages[shown.index], given, shown.message)
         is_new = shown.index is None
         has_same_role = bool(messages) and messages[-1]["role"] == message["role"]
         if has_same_role and (is_new or is_last_new):
@@ -372,59 +270,3 @@ def _show_messages(planned: _PlannedCall, shown_messages: Sequence[ShownMessage]
     if passing_blocks:
         messages[-1] = {**messages[-1], "content": [*messages[-1]["content"], *passing_blocks]}
     return planned._replace(context=planned.original.replace(messages=messages))
-
-
-def _write_own_message(original: Any, given: Message, shown: Message) -> Any:
-    """Return ``original`` with the texts that ``shown`` has in place of its own; itself if there are none."""
-    if shown == given:
-        return original
-    content = _write_blocks(given.parts, shown.parts, _list_blocks(original))
-    cache_points = [block for block in original["content"] if "cachePoint" in block]
-    return {**original, "content": [*content, *cache_points]}
-
-
-def _write_blocks(given: Sequence[Part], shown: Sequence[Part], blocks: Sequence[Any]) -> list[Any]:
-    """Return the content that ``shown`` stands for: Strands' own blocks where a part is as it was, else texts."""
-    content: list[Any] = []
-    position = 0
-    for part in shown:
-        # In order, since two blocks that we do not interpret may look alike to us.
-        same_index = next((index for index in range(position, len(given)) if given[index] == part), None)
-        if same_index is not None:
-            content.append(blocks[same_index])
-            position = same_index + 1
-        elif isinstance(part, Text):
-            content.append({"text": part.text})
-        elif isinstance(part, ToolResult):
-            content.append(_write_result(given, part, blocks))
-    return content
-
-
-def _write_result(given: Sequence[Part], shown: ToolResult, blocks: Sequence[Any]) -> Any:
-    """Return the block of a tool result with the texts that ``shown`` has in place of its own."""
-    for given_part, block in zip(given, blocks, strict=True):
-        if isinstance(given_part, ToolResult) and given_part.call_id == shown.call_id:
-            result = block["toolResult"]
-            content = _write_blocks(given_part.content, shown.content, result["content"])
-            return {"toolResult": {**result, "content": content}}
-    return _write_new_result(shown)
-
-
-def _write_new_message(message: Message) -> Any:
-    """Return a message that Strands does not have: an extract, or what takes the place of older messages."""
-    content: list[Any] = []
-    for part in message.parts:
-        if isinstance(part, Text):
-            content.append({"text": part.text})
-        elif isinstance(part, ToolCall):
-            call = {"toolUseId": part.id, "name": part.name, "input": json.loads(part.arguments)}
-            content.append({"toolUse": call})
-        elif isinstance(part, ToolResult):
-            content.append(_write_new_result(part))
-    return {"role": "assistant" if message.role == "assistant" else "user", "content": content}
-
-
-def _write_new_result(result: ToolResult) -> Any:
-    texts = [{"text": part.text} for part in result.content if isinstance(part, Text)]
-    status = "error" if result.is_error else "success"
-    return {"toolResult": {"toolUseId": result.call_id, "content": texts, "status": status}}

@@ -1,0 +1,152 @@
+"""Messages of LangChain in our terms, and what a request shows of them in LangChain's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from msgspec import Raw
+
+from holdfast.hosts.given_conversation import ShownMessage
+from holdfast.integrations.common.agent_history import GivenMessage
+from holdfast.messages.message import Message, Role
+from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from holdfast.state.entries import Usage
+
+MEDIA_BLOCKS = frozenset({"image", "image_url", "input_image", "file", "document", "input_file", "audio", "video"})
+"""Types of content blocks with pictures and documents."""
+THINKING_BLOCKS = frozenset({"thinking", "reasoning", "redacted_thinking"})
+CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Types of content blocks that repeat ``AIMessage.tool_calls``."""
+
+
+def read_message(message: BaseMessage) -> GivenMessage:
+    """Return a message of LangChain in our terms: one part for each block of its content, then its calls."""
+    if isinstance(message, ToolMessage):
+        content = tuple(_read_result_block(block) for block in _list_blocks(message))
+        is_error = message.status == "error"
+        return GivenMessage(Message("tool", (ToolResult(message.tool_call_id, message.name or "", content, is_error),)))
+    parts: list[Part] = [_read_block(block) for block in _list_blocks(message) if not _is_call_block(block)]
+    if not isinstance(message, AIMessage):
+        return GivenMessage(Message(_get_role(message), tuple(parts)))
+    for call in message.tool_calls:
+        parts.append(ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], default=str)))
+    return GivenMessage(Message("assistant", tuple(parts)), _read_usage(message))
+
+
+def _get_role(message: BaseMessage) -> Role:
+    return "system" if isinstance(message, SystemMessage) else "user"
+
+
+def _list_blocks(message: BaseMessage) -> list[Any]:
+    """Return the blocks of a message's content; a plain text is one."""
+    if isinstance(message.content, str):
+        return [message.content] if message.content else []
+    return list(message.content)
+
+
+def _is_call_block(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") in CALL_BLOCKS
+
+
+def _read_block(block: Any) -> Text | Thinking | Media | Opaque:
+    if isinstance(block, str):
+        return Text(block)
+    kind = str(block.get("type", ""))
+    if kind in {"text", "input_text", "output_text"}:
+        return Text(str(block.get("text", "")))
+    if kind in THINKING_BLOCKS:
+        return Thinking(str(block.get("thinking") or block.get("reasoning") or block.get("text") or ""))
+    if kind in MEDIA_BLOCKS:
+        media_kind = "image" if "image" in kind else "document"
+        source = json.dumps(block, default=str, sort_keys=True)
+        return Media(media_kind, str(block.get("mime_type", "")), len(source), "", blake2b(source.encode()).hexdigest())
+    # With its content, so that its size counts.
+    return Opaque(kind or "unknown", Raw(json.dumps(block, default=str).encode()))
+
+
+def _read_result_block(block: Any) -> Text | Media | Opaque:
+    part = _read_block(block)
+    return Text(part.text) if isinstance(part, Thinking) else part
+
+
+def _read_usage(message: AIMessage) -> Usage | None:
+    usage = message.usage_metadata
+    if not usage:
+        return None
+    details = usage.get("input_token_details") or {}
+    return Usage(
+        usage["input_tokens"],
+        usage["output_tokens"],
+        details.get("cache_read") or 0,
+        details.get("cache_creation") or 0,
+    )
+
+
+def write_view(originals: Sequence[AnyMessage], shown_messages: Sequence[ShownMessage]) -> list[AnyMessage]:
+    """Return what a request shows of ``originals``: LangChain's own messages wherever nothing is left out."""
+    messages: list[AnyMessage] = []
+    for shown in shown_messages:
+        if shown.index is None:
+            messages += _write_new_message(shown.message)
+        else:
+            messages.append(_write_own_message(originals[shown.index], shown.message))
+    return messages
+
+
+def _write_own_message(original: AnyMessage, shown: Message) -> AnyMessage:
+    """Return ``original`` with the texts that ``shown`` has in place of its own; itself if there are none."""
+    given = read_message(original).message
+    if shown == given:
+        return original
+    blocks = _list_blocks(original)
+    if isinstance(original, ToolMessage):
+        content = _write_blocks(given.results[0].content, shown.results[0].content, blocks)
+    else:
+        own_blocks = [block for block in blocks if not _is_call_block(block)]
+        call_blocks = [block for block in blocks if _is_call_block(block)]
+        content = [*_write_blocks(_list_content(given), _list_content(shown), own_blocks), *call_blocks]
+    if isinstance(original.content, str) and all(isinstance(block, str) for block in content):
+        return original.model_copy(update={"content": "\n".join(content)})
+    return original.model_copy(update={"content": content})
+
+
+def _list_content(message: Message) -> list[Part]:
+    return [part for part in message.parts if not isinstance(part, ToolCall)]
+
+
+def _write_blocks(given: Sequence[Part], shown: Sequence[Part], blocks: Sequence[Any]) -> list[Any]:
+    """Return the content that ``shown`` stands for: LangChain's own blocks where a part is as it was, else texts.
+
+    Parts are matched in order, since blocks of a kind that we do not know all look the same.
+    """
+    content: list[Any] = []
+    position = 0
+    for part in shown:
+        if part in given[position:]:
+            position = given.index(part, position) + 1
+            content.append(blocks[position - 1])
+        elif isinstance(part, Text):
+            content.append({"type": "text", "text": part.text} if _has_typed_blocks(blocks) else part.text)
+    return content
+
+
+def _has_typed_blocks(blocks: Sequence[Any]) -> bool:
+    return any(isinstance(block, dict) for block in blocks)
+
+
+def _write_new_message(message: Message) -> list[AnyMessage]:
+    """Return a message that LangChain does not have: an extract, or what takes the place of older messages."""
+    if message.role == "assistant":
+        calls = [{"id": call.id, "name": call.name, "args": json.loads(call.arguments)} for call in message.calls]
+        return [AIMessage(content=message.text, tool_calls=calls)]
+    messages: list[AnyMessage] = []
+    for result in message.results:
+        text = "\n".join(part.text for part in result.content if isinstance(part, Text))
+        messages.append(ToolMessage(content=text, tool_call_id=result.call_id, name=result.name))
+    if message.text:
+        messages.append(HumanMessage(content=message.text))
+    return messages

@@ -1,0 +1,204 @@
+"""The middleware: what a LangChain agent calls before and around each call of its model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
+from typing import Annotated, Any, NamedTuple
+from uuid import uuid4
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain.tools import InjectedState, tool
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from holdfast.config.files import get_target
+from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
+from holdfast.errors import HoldfastError
+from holdfast.events import Event
+from holdfast.integrations.common.agent_history import AgentHistory
+from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.langchain.messages import read_message, write_view
+from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.planning.pipeline import Policy
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.target import Target
+from holdfast.store.base import SessionStore
+
+APIS_BY_CLASS = {"ChatAnthropic": "anthropic", "ChatGoogleGenerativeAI": "gemini"}
+"""The API of a model, by the name of its class; of any other it is Chat Completions."""
+
+
+class HoldfastMiddleware(AgentMiddleware[Any, Any]):
+    """Keeps the conversation of an agent inside the window of its model.
+
+    ``window`` is the window in tokens, by default that of the model's profile, else of Holdfast's catalogue. ``store``
+    is a store or the path of one, by default the one of the command line (``:memory:`` for none on disk). ``listener``
+    is called with the events of ``holdfast.events``.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int | None = None,
+        store: SessionStore | str | os.PathLike[str] | None = None,
+        policy: Policy = Policy(),
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._window = window
+        self._histories = AgentHistories(store, policy, listener)
+        self._setup_tokens: dict[str, int] = {}
+        self.tools = [self._make_recall_tool()]
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        """Call the model with the reduced view; again with less if its provider refuses that for its length."""
+        planned = self._plan(request)
+        while True:
+            try:
+                return handler(planned.request)
+            except Exception as error:
+                smaller = self._plan_smaller(planned, error)
+                if smaller is None:
+                    raise
+                planned = smaller
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
+    ) -> ModelResponse[Any]:
+        """Do the same for agents that are called asynchronously."""
+        planned = await asyncio.to_thread(self._plan, request)
+        while True:
+            try:
+                return await handler(planned.request)
+            except Exception as error:
+                smaller = await asyncio.to_thread(self._plan_smaller, planned, error)
+                if smaller is None:
+                    raise
+                planned = smaller
+
+    def get_history(self, messages: Sequence[BaseMessage], thread_id: str = "") -> AgentHistory:
+        """Return the conversation of an agent's ``messages`` as its state has them, with their ids, for its report."""
+        return self._histories.open(_make_key(messages, thread_id))
+
+    def _plan(self, request: ModelRequest[Any]) -> _PlannedCall:
+        """Return the call with what the model is shown; the whole history if Holdfast cannot help."""
+        if not request.messages:
+            return _PlannedCall(request, request, None)
+        try:
+            history = self.get_history(request.messages, _find_thread_id())
+            given_messages = [read_message(message) for message in request.messages]
+            target = _choose_target(request, self._window)
+            shown_messages = history.plan(given_messages, target, self._estimate_setup(request))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the agent goes on as without us
+            self._histories.warn_once(error)
+            return _PlannedCall(request, request, None)
+        return _PlannedCall(request, request.override(messages=write_view(request.messages, shown_messages)), history)
+
+    def _plan_smaller(self, planned: _PlannedCall, error: Exception) -> _PlannedCall | None:
+        """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
+        if planned.history is None:
+            return None
+        report = ErrorReport(
+            status=getattr(error, "status_code", None), message=str(error), body=getattr(error, "body", None) or b""
+        )
+        try:
+            shown_messages = planned.history.plan_smaller(
+                report,
+                is_surely_overflow=isinstance(error, ContextOverflowError),
+                messages=[read_message(message) for message in planned.original.messages],
+            )
+        except Exception as own_error:  # noqa: BLE001 -- the provider's error then reaches the agent as without us
+            self._histories.warn_once(own_error)
+            return None
+        if shown_messages is None:
+            return None
+        return _PlannedCall(
+            planned.original,
+            planned.original.override(messages=write_view(planned.original.messages, shown_messages)),
+            planned.history,
+        )
+
+    def _estimate_setup(self, request: ModelRequest[Any]) -> int:
+        """Return the tokens of the system prompt and the tools."""
+        tokens = estimate_text_tokens(request.system_prompt or "")
+        for model_tool in request.tools:
+            name = str(model_tool.get("name", model_tool)) if isinstance(model_tool, dict) else model_tool.name
+            if name not in self._setup_tokens:
+                definition = convert_to_openai_tool(model_tool)
+                self._setup_tokens[name] = estimate_text_tokens(json.dumps(definition, default=str))
+            tokens += self._setup_tokens[name]
+        return tokens
+
+    def _make_recall_tool(self) -> Any:
+        """Return the tool that reads back what the model is not shown any more."""
+
+        @tool(RECALL_TOOL_NAME, description=RECALL_DESCRIPTION)
+        def recall(
+            config: RunnableConfig,
+            messages: Annotated[list[Any], InjectedState("messages")],
+            id: str = "",  # noqa: A002 -- what previews and extracts call it
+            lines: str = "",
+            chars: str = "",
+            search: str = "",
+            page: int = 1,
+        ) -> str:
+            arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
+            thread_id = str(config.get("configurable", {}).get("thread_id", ""))
+            try:
+                return self.get_history(messages, thread_id).answer_recall(arguments)
+            except HoldfastError as error:
+                return str(error)
+
+        return recall
+
+
+class _PlannedCall(NamedTuple):
+    """A call of the model as the agent wants it, and as it is made."""
+
+    original: ModelRequest[Any]
+    request: ModelRequest[Any]
+    history: AgentHistory | None
+    """None if Holdfast has no part in it."""
+
+
+def _find_thread_id() -> str:
+    """Return the name of the agent's thread, or ``""`` if it has none."""
+    from langgraph.config import get_config
+
+    try:
+        return str(get_config().get("configurable", {}).get("thread_id", ""))
+    except RuntimeError:
+        # Not called by a graph.
+        return ""
+
+
+def _make_key(messages: Sequence[BaseMessage], thread_id: str) -> str:
+    """Return the key of a conversation: its thread and its first message.
+
+    A sub-agent runs in the thread of its parent, with a first message of its own. Without a thread the id of that
+    message tells runs apart, which LangGraph gives it at random: two users may begin with the same words, and must not
+    read each other's texts.
+    """
+    first = messages[0]
+    run = thread_id or first.id or uuid4().hex
+    content = first.model_dump_json(include={"type", "content"})
+    digest = blake2b(f"{run}\n{content}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"langchain-{digest}"
+
+
+def _choose_target(request: ModelRequest[Any], window: int | None) -> Target:
+    model = request.model
+    api = APIS_BY_CLASS.get(type(model).__name__, "openai-chat")
+    # Each provider's class has one of the two.
+    name = getattr(model, "model_name", "") or getattr(model, "model", "")
+    if window is None and model.profile is not None:
+        window = model.profile.get("max_input_tokens")
+    return get_target(api, str(name), window=window)

@@ -1,0 +1,121 @@
+"""The run configuration: what the SDK calls before each call of a model, for all agents of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agents import FunctionTool, Model, RunConfig
+from agents.items import TResponseInputItem
+from agents.memory import Session
+from agents.run_config import CallModelData, CallModelInputFilter, ModelInputData
+from agents.tool_context import ToolContext
+
+from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.events import Event
+from holdfast.integrations.common.agent_history import AgentHistory
+from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.openai_agents.calls import CallPlanner, newest_call
+from holdfast.integrations.openai_agents.models import RecoveringModel, RecoveringProvider
+from holdfast.planning.pipeline import Policy
+from holdfast.store.base import SessionStore
+
+
+class HoldfastRuns:
+    """Keeps the conversations of an application's runs inside the windows of their models.
+
+    ``window`` is the window in tokens, by default that of Holdfast's catalogue. ``store`` is a store or the path of
+    one, by default the one of the command line (``:memory:`` for none on disk). ``listener`` is called with the events
+    of ``holdfast.events``.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int | None = None,
+        store: SessionStore | str | os.PathLike[str] | None = None,
+        policy: Policy = Policy(),
+        listener: Callable[[Event], None] | None = None,
+    ) -> None:
+        self._planner = CallPlanner(AgentHistories(store, policy, listener), window)
+        self.recall_tool = _make_recall_tool()
+        """Reads back what a model is not shown any more; every agent of a run needs it among its tools."""
+
+    def run_config(self, session: Session | str | None = None, base: RunConfig | None = None) -> RunConfig:
+        """Return the configuration for ``Runner.run``, ``run_sync`` and ``run_streamed``.
+
+        ``session`` is the session of the run, or a name of its conversation: the SDK does not tell it to those who
+        change a model's input. ``base`` has further settings of the run; its own filter is called first.
+        """
+        settings = base or RunConfig()
+        if isinstance(settings.call_model_input_filter, _InputFilter):
+            # Two adapters would shorten what the other has shortened, and write it down as the history.
+            self._planner.histories.warn_once(
+                ConfigError("base is a run configuration of Holdfast already; give your own")
+            )
+            return settings
+        session_id = session if isinstance(session, str) else getattr(session, "session_id", "")
+        model = settings.model
+        return replace(
+            settings,
+            model=RecoveringModel(model, self._planner) if isinstance(model, Model) else model,
+            model_provider=RecoveringProvider(settings.model_provider, self._planner),
+            call_model_input_filter=_InputFilter(self._planner, session_id, settings.call_model_input_filter, model),
+        )
+
+    def wrap_model(self, model: Model) -> Model:
+        """Return ``model`` so that a refused request is made again with less.
+
+        Only for agents that have a ``Model`` of their own in place of a name: a run configuration does not see those.
+        """
+        return RecoveringModel(model, self._planner)
+
+    def get_history(self, items: Sequence[TResponseInputItem], session: Session | str | None = None) -> AgentHistory:
+        """Return the conversation that begins with the first of ``items``, for its report and ``recall``."""
+        session_id = session if isinstance(session, str) else getattr(session, "session_id", "")
+        return self._planner.open_history(items, session_id)
+
+
+class _InputFilter:
+    """The ``call_model_input_filter`` of a run."""
+
+    def __init__(
+        self,
+        planner: CallPlanner,
+        session_id: str,
+        own_filter: CallModelInputFilter | None,
+        run_model: str | Model | None,
+    ) -> None:
+        self._planner = planner
+        self._session_id = session_id
+        self._own_filter = own_filter
+        self._run_model = run_model
+
+    async def __call__(self, data: CallModelData[Any]) -> ModelInputData:
+        """Return the model's input with what the model is shown."""
+        if self._own_filter is not None:
+            filtered = self._own_filter(data)
+            data.model_data = await filtered if inspect.isawaitable(filtered) else filtered
+        items = await self._planner.plan_call(data, self._session_id, self._run_model)
+        return ModelInputData(input=items, instructions=data.model_data.instructions)
+
+
+def _make_recall_tool() -> FunctionTool:
+    """Return the tool that reads back what the model is not shown any more."""
+
+    async def recall(_: ToolContext[Any], arguments: str) -> str:
+        call = newest_call.get()
+        if call is None:
+            return "Nothing was stored away: all of the conversation is shown."
+        try:
+            return await asyncio.to_thread(call.history.answer_recall, arguments)
+        except HoldfastError as error:
+            return str(error)
+
+    schema = {"type": "object", "properties": RECALL_PARAMETERS, "additionalProperties": False}
+    return FunctionTool(RECALL_TOOL_NAME, RECALL_DESCRIPTION, schema, recall, strict_json_schema=False)
