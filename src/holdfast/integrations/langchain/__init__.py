@@ -5,7 +5,7 @@
     from langchain.agents import create_agent
     from holdfast.integrations.langchain import HoldfastMiddleware
 
-    agent = create_agent("anthropic:claude-sonnet-4-5", tools, middleware=[HoldfastMiddleware()])
+    agent = create_agent("anthropic:claude-sonnet-5-5", tools, middleware=[HoldfastMiddleware()])
 
 Every call of the model sees a reduced view; the agent's state keeps the whole history. The middleware gives the model
 the tool ``recall``, which reads back what the view leaves out, and calls the model again with less if its provider
