@@ -164,6 +164,24 @@ def test_recall_reads_back_what_an_extract_left_out():
     assert "no text of this session" in history.answer_recall({"id": "abcdefabcdef"})
 
 
+def test_pages_of_recall_are_small_enough_not_to_be_spilled_again():
+    """In a small window a page is smaller: given back to the model, it is shown whole."""
+    history = AgentHistory(MemoryStore(), "one")
+    text = "".join(f"line {line}: {line * 7919 % 1009} ms\n" for line in range(20_000))
+    messages = [
+        GivenMessage(Message.from_text("user", "Read it.")),
+        GivenMessage(Message("assistant", (ToolCall("c0", "read", "{}"),))),
+        GivenMessage(Message("tool", (ToolResult("c0", "read", (Text(text),)),))),
+    ]
+    preview = history.plan(messages, make_target(20_000))[-1].message.results[0].content[0].text
+    handle = re.search(r'recall\(id="([0-9a-f]+)"', preview)[1]
+    page = history.answer_recall({"id": handle})
+    messages.append(GivenMessage(Message("assistant", (ToolCall("c1", "recall", f'{{"id": "{handle}"}}'),))))
+    messages.append(GivenMessage(Message("tool", (ToolResult("c1", "recall", (Text(page),)),))))
+    shown = history.plan(messages, make_target(20_000))
+    assert shown[-1].message.results[0].content == (Text(page),)
+
+
 def test_a_window_that_nothing_fits_into_is_an_error():
     """The error is raised before anything is sent."""
     with pytest.raises(WindowTooSmall):

@@ -34,7 +34,6 @@ from holdfast.cli.files.user_paths import (
     get_store_path,
     list_session_files,
     list_session_tools,
-    locate_store,
     store_option,
 )
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
@@ -63,6 +62,7 @@ from holdfast.planning.budget import DEFAULT_WINDOW
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.location import locate_store
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from holdfast.cli.always_on.instance import (
 from holdfast.cli.always_on.service_files import SERVICE_MANAGERS, ServiceDescription, locate_service_file
 from holdfast.cli.always_on.user_instances import find_instances_folder, get_home_folder, load_instances
 from holdfast.cli.clients.client_settings import ClientEnvironment
-from holdfast.cli.files.user_paths import get_store_path, locate_store, store_option
+from holdfast.cli.files.user_paths import get_store_path, store_option
 from holdfast.cli.output.errors import CommandError, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
@@ -35,6 +35,7 @@ from holdfast.cli.proxy_options import MAX_PORT, check_store_url
 from holdfast.config import Configuration, load_configuration
 from holdfast.config.providers import PROVIDERS
 from holdfast.messages.text.counts import format_count
+from holdfast.store.location import locate_store
 
 DEFAULT_PORT = 8642
 NO_CLIENT = "none"

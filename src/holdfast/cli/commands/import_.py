@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.files.recordings import ReadProgress, RecordingSource, iter_recordings
-from holdfast.cli.files.user_paths import locate_store, open_named_store, store_option
+from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
 from holdfast.cli.output.terminal import ProgressBar, clean_single_line, make_json_option, print_json
 from holdfast.errors import FormatError, UnknownId
@@ -20,6 +20,7 @@ from holdfast.formats import Recording, RecordingProblem, select_new_entries
 from holdfast.messages.text.user_text import find_first_user_text
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.location import locate_store
 
 MAX_TITLE = 80
 """Characters of the user's first words that are used as the title of a session without one."""

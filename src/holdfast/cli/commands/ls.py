@@ -11,7 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from holdfast.cli.files.user_paths import describe_missing_store, locate_store, open_named_store, store_option
+from holdfast.cli.files.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
@@ -37,6 +37,7 @@ from holdfast.state.entries import (
     Usage,
 )
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.location import locate_store
 
 EXAMPLES = """\
 \b

@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.files.repair_session_file import FILE_MISSING, SessionFileRepair, repair_file_on_disk
-from holdfast.cli.files.user_paths import get_store_path, locate_store, store_option, suggest_export_for_session
+from holdfast.cli.files.user_paths import get_store_path, store_option, suggest_export_for_session
 from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
 from holdfast.cli.output.terminal import (
     ProgressBar,
@@ -29,6 +29,7 @@ from holdfast.messages.text.counts import format_count
 from holdfast.store.foreign.open_database import recognize_database
 from holdfast.store.foreign.opencode import FORMAT as OPENCODE_FORMAT
 from holdfast.store.foreign.repair_opencode import repair_opencode_database
+from holdfast.store.location import locate_store
 from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
 from holdfast.store.repair.repair_store import repair_store
 from holdfast.store.sql.migrations import MIGRATIONS

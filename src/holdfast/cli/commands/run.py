@@ -19,7 +19,7 @@ from msgspec import to_builtins
 from holdfast.cli.clients.client_check import UrlCheck, find_existing_proxy
 from holdfast.cli.clients.launch import get_command_client
 from holdfast.cli.clients.temporary_files import ClientCommand, prepare_client
-from holdfast.cli.files.user_paths import is_store_missing, locate_store, open_named_store, store_option
+from holdfast.cli.files.user_paths import is_store_missing, open_named_store, store_option
 from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, cut_long_words, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_json_option
@@ -42,6 +42,7 @@ from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.errors import FormatError
 from holdfast.messages.text.counts import format_count
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
+from holdfast.store.location import locate_store
 
 if TYPE_CHECKING:
     from holdfast.cli.clients.child_process import ClientOutcome, ClientProxyOptions

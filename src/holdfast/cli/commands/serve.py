@@ -13,7 +13,7 @@ import click
 from msgspec import Struct, to_builtins
 
 from holdfast import events
-from holdfast.cli.files.user_paths import StoreLocation, locate_store, store_option
+from holdfast.cli.files.user_paths import store_option
 from holdfast.cli.output.errors import CommandInterrupted, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_json_option
@@ -37,6 +37,7 @@ from holdfast.errors import ConfigError
 from holdfast.messages.text.counts import format_count
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 from holdfast.proxy.settings import Settings
+from holdfast.store.location import StoreLocation, locate_store
 
 if TYPE_CHECKING:
     from anyio import CancelScope, Event

@@ -14,11 +14,9 @@ from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.cli.output.terminal import clean_single_line
 from holdfast.errors import UnknownId
 from holdfast.store.base import Quota, SessionStore
+from holdfast.store.location import STORE_VARIABLE, locate_store
 from holdfast.store.open_store import expand_home, open_store
 from holdfast.store.private_files import is_existing_path
-
-STORE_VARIABLE = "HOLDFAST_STORE"
-STORE_FILE_NAME = "holdfast.db"
 
 store_option = click.option(
     "--store",
@@ -26,25 +24,6 @@ store_option = click.option(
     help=f"The store: a path, sqlite:///path or :memory:. Default: ${STORE_VARIABLE}, else this user's data folder.",
 )
 """The ``--store`` option of every command that uses a store."""
-
-
-class StoreLocation(NamedTuple):
-    """The store's address, and the option, variable or default it comes from."""
-
-    url: str
-    origin: str
-
-
-def locate_store(option: str | None) -> StoreLocation:
-    """Return the store's location: the option, else ``HOLDFAST_STORE``, else the platform's data folder."""
-    if option is not None:
-        return StoreLocation(option, "--store")
-    url = os.environ.get(STORE_VARIABLE)
-    if url:
-        return StoreLocation(url, STORE_VARIABLE)
-    from platformdirs import user_data_path
-
-    return StoreLocation(str(user_data_path("holdfast", appauthor=False) / STORE_FILE_NAME), "default")
 
 
 def get_store_path(store_url: str) -> Path:

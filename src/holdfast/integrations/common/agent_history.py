@@ -17,7 +17,7 @@ from msgspec import Struct
 from holdfast import events
 from holdfast.engine.compaction.compact import find_shrink_failure
 from holdfast.engine.log.journal import Journal, PreparedRequest
-from holdfast.engine.recall import answer_recall
+from holdfast.engine.recall import answer_recall, compute_page_chars
 from holdfast.engine.session import Report, build_report
 from holdfast.hosts.given_conversation import (
     GivenConversation,
@@ -28,6 +28,7 @@ from holdfast.hosts.given_conversation import (
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import measure_messages
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.paging import MAX_PAGE_CHARS
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport
@@ -183,14 +184,24 @@ class AgentHistory:
     def answer_recall(self, arguments: str | Mapping[str, Any]) -> str:
         """Return the result of the model's call of the tool ``recall``; it explains mistakes in the arguments."""
         with self._lock:
-            return answer_recall(self._store, self.key, arguments).text
+            return answer_recall(self._store, self.key, arguments, self._compute_page_chars()).text
 
     def report(self) -> Report | None:
         """Return how full the context is as of the newest request; None before the first one."""
         with self._lock:
             if self._request is None:
                 return None
-            return build_report(self._open_journal(), self._request.prepared_request.target)
+            return self._build_report(self._request)
+
+    def _build_report(self, request: _CurrentRequest) -> Report:
+        return build_report(self._open_journal(), request.prepared_request.target)
+
+    def _compute_page_chars(self) -> int:
+        """Return the size of a page of ``recall``: one that is too large for the window would be spilled again."""
+        if self._request is None:
+            return MAX_PAGE_CHARS
+        report = self._build_report(self._request)
+        return compute_page_chars(report.usable_tokens - report.setup_tokens)
 
     def _open_journal(self) -> Journal:
         if self._journal is None:

@@ -1,21 +1,30 @@
-"""What every adapter lets its user choose, and the histories that it keeps open."""
+"""What every adapter lets its user choose, how it names conversations, and the histories that it keeps open."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2b
 from threading import Lock
+from typing import Any, TypeAlias
 
+from holdfast.errors import HoldfastError
 from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.planning.pipeline import Policy
 from holdfast.store.base import SessionStore
+from holdfast.store.location import locate_store
 from holdfast.store.open_store import open_store
 
 MAX_OPEN_HISTORIES = 256
 """Conversations that are kept open; those of the others are read from the log again. Chosen by judgement."""
+StoreChoice: TypeAlias = SessionStore | str | os.PathLike[str] | None
+"""A store, or the path of one; None is the one of the command line."""
+Listener: TypeAlias = Callable[[Event], None]
+"""Is called with each event of ``holdfast.events``."""
 _LOG = logging.getLogger("holdfast.integrations")
 
 
@@ -28,9 +37,9 @@ class AgentHistories:
 
     def __init__(
         self,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._store = store
         self._policy = policy
@@ -52,6 +61,26 @@ class AgentHistories:
                 self._histories.popitem(last=False)
             return history
 
+    def answer_recall(self, key: str, arguments: str | Mapping[str, Any]) -> str:
+        """Return the result of the model's call of the tool ``recall`` in the conversation called ``key``."""
+        try:
+            history = self.open(key)
+        except HoldfastError as error:
+            # The model reads it, and the agent goes on.
+            return str(error)
+        return history.answer_recall(arguments)
+
+    @contextmanager
+    def keep_agent_running(self) -> Iterator[None]:
+        """Catch whatever goes wrong on our side inside this block, and warn once: the agent goes on as without us.
+
+        What the agent gets then is what the caller has before the block: the whole history, or the provider's error.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 -- a framework would end the run for any error of ours
+            self.warn_once(error)
+
     def warn_once(self, error: Exception) -> None:
         """Log that Holdfast could not help, once for each kind of error: the agent goes on as without it."""
         kind = type(error).__name__
@@ -64,14 +93,26 @@ class AgentHistories:
             if isinstance(self._store, str | os.PathLike):
                 self._open_store = open_store(self._store)
             elif self._store is None:
-                self._open_store = open_store(_find_usual_store())
+                self._open_store = open_store(locate_store().url)
             else:
                 self._open_store = self._store
         return self._open_store
 
 
-def _find_usual_store() -> str:
-    """Return the path of the store that the commands use."""
-    from platformdirs import user_data_path
+def make_conversation_key(framework: str, *names: str) -> str:
+    """Return the key under which the log of a conversation is stored, from the names that tell it from others.
 
-    return os.environ.get("HOLDFAST_STORE") or str(user_data_path("holdfast", appauthor=False) / "holdfast.db")
+    A digest, since the names may be the user's words. Which names those are decides who can read whose texts.
+    """
+    texts = [name.encode("utf-8", "surrogatepass") for name in names]
+    # With their lengths, so that no name can run into the next.
+    source = b"".join(b"%d:%b" % (len(text), text) for text in texts)
+    return f"{framework}-{blake2b(source, digest_size=8).hexdigest()}"
+
+
+def find_api(model: object, apis_by_class: Mapping[str, str], default: str = "openai-chat") -> str:
+    """Return the API of a framework's model, by the name of its class or of the nearest base that is listed."""
+    for base in type(model).__mro__:
+        if base.__name__ in apis_by_class:
+            return apis_by_class[base.__name__]
+    return default

@@ -12,7 +12,7 @@ from google.genai import types
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.messages.message import Message, Role, format_part_placeholder
+from holdfast.messages.message import Message, Role, format_part_placeholder, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.gemini.messages import link_results_to_calls
 from holdfast.state.entries import Usage
@@ -154,8 +154,7 @@ def _rewrite_response(response: types.FunctionResponse, given: ToolResult, shown
 
 
 def _make_response(result: ToolResult) -> dict[str, str]:
-    text = "\n".join(part.text for part in result.content if isinstance(part, Text))
-    return {"error" if result.is_error else "result": text}
+    return {"error" if result.is_error else "result": get_result_text(result)}
 
 
 def write_new_content(message: Message) -> types.Content:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import Callable, Sequence
-from hashlib import blake2b
+from collections.abc import Sequence
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
@@ -21,17 +19,21 @@ from msgspec import Struct
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
-from holdfast.errors import HoldfastError
-from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import MAX_OPEN_HISTORIES, AgentHistories
+from holdfast.integrations.common.options import (
+    MAX_OPEN_HISTORIES,
+    AgentHistories,
+    Listener,
+    StoreChoice,
+    find_api,
+    make_conversation_key,
+)
+from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.google_adk.contents import read_contents, read_usage, write_new_content, write_own_content
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
 APIS_BY_CLASS = {
     "AnthropicLlm": "anthropic",
@@ -59,9 +61,9 @@ class HoldfastPlugin(BasePlugin):
         self,
         *,
         window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__(name="holdfast")
         self._window = window
@@ -74,11 +76,9 @@ class HoldfastPlugin(BasePlugin):
         # With an earlier interaction named, the server has the history: nothing here could make it smaller.
         if not llm_request.contents or llm_request.previous_interaction_id:
             return
-        try:
+        with self._histories.keep_agent_running():
             model = await _find_model(callback_context)
             await asyncio.to_thread(self._plan, callback_context, llm_request, model)
-        except Exception as error:  # noqa: BLE001 -- ADK would end the run for any error of a plugin
-            self._histories.warn_once(error)
 
     async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
         """Note what the request took; the answer itself stays as it is."""
@@ -103,11 +103,9 @@ class HoldfastPlugin(BasePlugin):
             return None
         newest_error = error
         while True:
-            try:
+            is_smaller = False
+            with self._histories.keep_agent_running():
                 is_smaller = await asyncio.to_thread(_plan_smaller, call, llm_request, newest_error)
-            except Exception as own_error:  # noqa: BLE001 -- ADK would end the run with our error in place of its own
-                self._histories.warn_once(own_error)
-                return None
             if not is_smaller:
                 break
             try:
@@ -156,10 +154,7 @@ class _RecallTool(BaseTool):
         return types.FunctionDeclaration(name=self.name, description=self.description, parameters=parameters)
 
     async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> dict[str, str]:  # noqa: ARG002
-        try:
-            return {"result": await asyncio.to_thread(self._history.answer_recall, args)}
-        except HoldfastError as error:
-            return {"error": str(error)}
+        return {"result": await asyncio.to_thread(self._history.answer_recall, args)}
 
 
 class _PendingCall(Struct):
@@ -205,13 +200,9 @@ class _PendingCall(Struct):
 
 def _plan_smaller(call: _PendingCall, llm_request: LlmRequest, error: Exception) -> bool:
     """Put less into the request that failed with ``error``; False if that is no overflow or nothing is left to try."""
-    status = getattr(error, "status_code", None) or getattr(error, "code", None)
-    report = ErrorReport(
-        status=status if isinstance(status, int) else None,
-        message=str(error),
-        body=getattr(error, "details", None) or getattr(error, "body", None) or b"",
+    shown_messages = call.history.plan_smaller(
+        read_provider_error(error), is_surely_overflow=type(error).__name__ in OVERFLOW_CLASSES
     )
-    shown_messages = call.history.plan_smaller(report, is_surely_overflow=type(error).__name__ in OVERFLOW_CLASSES)
     if shown_messages is None:
         return False
     llm_request.contents = call.show(shown_messages)
@@ -263,13 +254,11 @@ def _make_key(context: CallbackContext) -> str:
     session = context.session
     places = (context.agent_name, getattr(context, "branch", None), getattr(context, "isolation_scope", None))
     names = json.dumps([session.app_name, session.user_id, session.id, *places])
-    return f"google-adk-{blake2b(names.encode(), digest_size=8).hexdigest()}"
+    return make_conversation_key("google-adk", names)
 
 
 def _choose_target(llm_request: LlmRequest, model: BaseLlm, window: int | None) -> Target:
-    api = "gemini"
-    for base in type(model).__mro__:
-        api = APIS_BY_CLASS.get(base.__name__, api)
+    api = find_api(model, APIS_BY_CLASS, default="gemini")
     name = llm_request.model or model.model
     return get_target(api, name, window=window, asked_output=llm_request.config.max_output_tokens)
 

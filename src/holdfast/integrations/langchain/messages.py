@@ -12,7 +12,8 @@ from msgspec import Raw
 
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import GivenMessage
-from holdfast.messages.message import Message, Role
+from holdfast.integrations.common.parts import match_kept_parts
+from holdfast.messages.message import Message, Role, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.state.entries import Usage
 
@@ -119,16 +120,11 @@ def _list_content(message: Message) -> list[Part]:
 
 
 def _write_blocks(given: Sequence[Part], shown: Sequence[Part], blocks: Sequence[Any]) -> list[Any]:
-    """Return the content that ``shown`` stands for: LangChain's own blocks where a part is as it was, else texts.
-
-    Parts are matched in order, since blocks of a kind that we do not know all look the same.
-    """
+    """Return the content that ``shown`` stands for: LangChain's own blocks where a part is as it was, else texts."""
     content: list[Any] = []
-    position = 0
-    for part in shown:
-        if part in given[position:]:
-            position = given.index(part, position) + 1
-            content.append(blocks[position - 1])
+    for part, place in match_kept_parts(given, shown):
+        if place is not None:
+            content.append(blocks[place])
         elif isinstance(part, Text):
             content.append({"type": "text", "text": part.text} if _has_typed_blocks(blocks) else part.text)
     return content
@@ -145,8 +141,7 @@ def _write_new_message(message: Message) -> list[AnyMessage]:
         return [AIMessage(content=message.text, tool_calls=calls)]
     messages: list[AnyMessage] = []
     for result in message.results:
-        text = "\n".join(part.text for part in result.content if isinstance(part, Text))
-        messages.append(ToolMessage(content=text, tool_call_id=result.call_id, name=result.name))
+        messages.append(ToolMessage(content=get_result_text(result), tool_call_id=result.call_id, name=result.name))
     if message.text:
         messages.append(HumanMessage(content=message.text))
     return messages

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Sequence
-from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
 
@@ -19,16 +17,14 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
-from holdfast.errors import HoldfastError
-from holdfast.events import Event
+from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_api, make_conversation_key
+from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.langchain.messages import read_message, write_view
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
 APIS_BY_CLASS = {"ChatAnthropic": "anthropic", "ChatGoogleGenerativeAI": "gemini"}
 """The API of a model, by the name of its class; of any other it is Chat Completions."""
@@ -46,9 +42,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         self,
         *,
         window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__()
         self._window = window
@@ -90,41 +86,31 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
 
     def _plan(self, request: ModelRequest[Any]) -> _PlannedCall:
         """Return the call with what the model is shown; the whole history if Holdfast cannot help."""
+        unplanned = _PlannedCall(request, request, None)
         if not request.messages:
-            return _PlannedCall(request, request, None)
-        try:
+            return unplanned
+        with self._histories.keep_agent_running():
             history = self.get_history(request.messages, _find_thread_id())
             given_messages = [read_message(message) for message in request.messages]
             target = _choose_target(request, self._window)
             shown_messages = history.plan(given_messages, target, self._estimate_setup(request))
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the agent goes on as without us
-            self._histories.warn_once(error)
-            return _PlannedCall(request, request, None)
-        return _PlannedCall(request, request.override(messages=write_view(request.messages, shown_messages)), history)
+            return _PlannedCall(request, _show_messages(request, shown_messages), history)
+        return unplanned
 
     def _plan_smaller(self, planned: _PlannedCall, error: Exception) -> _PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
-        if planned.history is None:
+        original, _, history = planned
+        if history is None:
             return None
-        report = ErrorReport(
-            status=getattr(error, "status_code", None), message=str(error), body=getattr(error, "body", None) or b""
-        )
-        try:
-            shown_messages = planned.history.plan_smaller(
-                report,
+        with self._histories.keep_agent_running():
+            shown_messages = history.plan_smaller(
+                read_provider_error(error),
                 is_surely_overflow=isinstance(error, ContextOverflowError),
-                messages=[read_message(message) for message in planned.original.messages],
+                messages=[read_message(message) for message in original.messages],
             )
-        except Exception as own_error:  # noqa: BLE001 -- the provider's error then reaches the agent as without us
-            self._histories.warn_once(own_error)
-            return None
-        if shown_messages is None:
-            return None
-        return _PlannedCall(
-            planned.original,
-            planned.original.override(messages=write_view(planned.original.messages, shown_messages)),
-            planned.history,
-        )
+            if shown_messages is not None:
+                return _PlannedCall(original, _show_messages(original, shown_messages), history)
+        return None
 
     def _estimate_setup(self, request: ModelRequest[Any]) -> int:
         """Return the tokens of the system prompt and the tools."""
@@ -152,10 +138,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         ) -> str:
             arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
             thread_id = str(config.get("configurable", {}).get("thread_id", ""))
-            try:
-                return self.get_history(messages, thread_id).answer_recall(arguments)
-            except HoldfastError as error:
-                return str(error)
+            return self._histories.answer_recall(_make_key(messages, thread_id), arguments)
 
         return recall
 
@@ -190,13 +173,17 @@ def _make_key(messages: Sequence[BaseMessage], thread_id: str) -> str:
     first = messages[0]
     run = thread_id or first.id or uuid4().hex
     content = first.model_dump_json(include={"type", "content"})
-    digest = blake2b(f"{run}\n{content}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"langchain-{digest}"
+    return make_conversation_key("langchain", run, content)
+
+
+def _show_messages(request: ModelRequest[Any], shown_messages: Sequence[ShownMessage]) -> ModelRequest[Any]:
+    """Return ``request`` with what is shown of its messages."""
+    return request.override(messages=write_view(request.messages, shown_messages))
 
 
 def _choose_target(request: ModelRequest[Any], window: int | None) -> Target:
     model = request.model
-    api = APIS_BY_CLASS.get(type(model).__name__, "openai-chat")
+    api = find_api(model, APIS_BY_CLASS)
     # Each provider's class has one of the two.
     name = getattr(model, "model_name", "") or getattr(model, "model", "")
     if window is None and model.profile is not None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from hashlib import blake2b
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -24,7 +23,7 @@ from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
 from holdfast.errors import ConfigError
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, make_conversation_key
 from holdfast.integrations.openai_agents.items import ItemGroup, group_items, show_items
 from holdfast.messages.equality import encode_comparable_bytes
 from holdfast.messages.message import Message
@@ -69,13 +68,10 @@ class CallPlanner:
     ) -> list[TResponseInputItem]:
         """Return what to show of the input of a model call; all of it if Holdfast cannot help."""
         items: list[TResponseInputItem] = data.model_data.input
-        newest_call.set(None)
-        try:
+        call = None
+        with self.histories.keep_agent_running():
             # In a thread, since large results can take seconds and the loop has other runs to serve.
             call = await asyncio.to_thread(self._plan, data, session_id, run_model, asyncio.current_task())
-        except Exception as error:  # noqa: BLE001 -- whatever it is: the run must not end because of us
-            self.histories.warn_once(error)
-            return items
         newest_call.set(call)
         return items if call is None else call.shown_items
 
@@ -120,12 +116,11 @@ class CallPlanner:
     async def plan_smaller(self, call: PlannedCall, report: ErrorReport) -> list[TResponseInputItem] | None:
         """Return less to show after a refusal, or None if it is no overflow or nothing is left to try."""
         given_messages = [GivenMessage(group.message) for group in call.groups]
-        try:
+        with self.histories.keep_agent_running():
             shown_messages = await asyncio.to_thread(call.history.plan_smaller, report, messages=given_messages)
-            return None if shown_messages is None else show_items(call.groups, shown_messages)
-        except Exception as error:  # noqa: BLE001 -- as above; the caller raises the provider's own error
-            self.histories.warn_once(error)
-            return None
+            if shown_messages is not None:
+                return show_items(call.groups, shown_messages)
+        return None
 
     def note_setup(
         self,
@@ -135,13 +130,11 @@ class CallPlanner:
         output_schema: AgentOutputSchemaBase | None,
     ) -> None:
         """Remember the size of what goes with an agent's calls; their input filter does not see all of it."""
-        try:
+        with self.histories.keep_agent_running():
             tokens = _estimate_tools(tools) + _estimate_handoffs(handoffs)
             if output_schema is not None and not output_schema.is_plain_text():
                 tokens += estimate_text_tokens(json.dumps(output_schema.json_schema()))
             self._tool_tokens[agent_name] = tokens
-        except Exception as error:  # noqa: BLE001 -- as above; tools and schemas are the user's
-            self.histories.warn_once(error)
 
     def _estimate_setup(self, data: CallModelData[Any]) -> int:
         """Return the tokens of the instructions and the tools."""
@@ -156,8 +149,9 @@ def _make_key(first: Message, session_id: str) -> str:
 
     An agent that is a tool of another runs with the configuration of its parent, with a first message of its own.
     """
-    content = session_id.encode("utf-8", "surrogatepass") + b"\n" + encode_comparable_bytes(first)
-    return f"openai-agents-{blake2b(content, digest_size=8).hexdigest()}"
+    return make_conversation_key(
+        "openai-agents", session_id, encode_comparable_bytes(first).decode("utf-8", "surrogatepass")
+    )
 
 
 def _find_model_name(agent: Agent[Any], run_model: str | Model | None) -> str:

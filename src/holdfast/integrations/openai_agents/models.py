@@ -12,6 +12,7 @@ from agents.items import ModelResponse, TResponseInputItem, TResponseStreamEvent
 from agents.models.interface import ModelTracing
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
+from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.openai_agents.calls import CallPlanner, PlannedCall, newest_call
 from holdfast.integrations.openai_agents.items import read_usage
 from holdfast.providers.errors.report import ErrorReport
@@ -75,7 +76,9 @@ class RecoveringModel(Model):
                     system_instructions, input, model_settings, tools, output_schema, handoffs, tracing, **options
                 )
             except Exception as error:
-                smaller_input = None if call is None else await self._planner.plan_smaller(call, _report_error(error))
+                smaller_input = (
+                    None if call is None else await self._planner.plan_smaller(call, read_provider_error(error))
+                )
                 if smaller_input is None:
                     raise
                 input = smaller_input  # noqa: A001
@@ -116,7 +119,7 @@ class RecoveringModel(Model):
             except Exception as error:
                 # What was streamed already cannot be taken back.
                 if call is not None and not is_answer_begun:
-                    smaller_input = await self._planner.plan_smaller(call, _report_error(error))
+                    smaller_input = await self._planner.plan_smaller(call, read_provider_error(error))
                 if smaller_input is None:
                     raise
             finally:
@@ -161,16 +164,6 @@ async def _close_stream(events: AsyncIterator[Any]) -> None:
     close = getattr(events, "aclose", None)
     if close is not None:
         await close()
-
-
-def _report_error(error: Exception) -> ErrorReport:
-    code = getattr(error, "code", None)
-    return ErrorReport(
-        status=getattr(error, "status_code", None),
-        code=code if isinstance(code, str) else "",
-        message=str(error),
-        body=getattr(error, "body", None) or b"",
-    )
 
 
 def _report_failure(event: Any) -> ErrorReport:

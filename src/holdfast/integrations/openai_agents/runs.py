@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,12 @@ from agents.run_config import CallModelData, CallModelInputFilter, ModelInputDat
 from agents.tool_context import ToolContext
 
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
-from holdfast.errors import ConfigError, HoldfastError
-from holdfast.events import Event
+from holdfast.errors import ConfigError
 from holdfast.integrations.common.agent_history import AgentHistory
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice
 from holdfast.integrations.openai_agents.calls import CallPlanner, newest_call
 from holdfast.integrations.openai_agents.models import RecoveringModel, RecoveringProvider
 from holdfast.planning.pipeline import Policy
-from holdfast.store.base import SessionStore
 
 
 class HoldfastRuns:
@@ -38,9 +35,9 @@ class HoldfastRuns:
         self,
         *,
         window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._planner = CallPlanner(AgentHistories(store, policy, listener), window)
         self.recall_tool = _make_recall_tool()
@@ -112,10 +109,7 @@ def _make_recall_tool() -> FunctionTool:
         call = newest_call.get()
         if call is None:
             return "Nothing was stored away: all of the conversation is shown."
-        try:
-            return await asyncio.to_thread(call.history.answer_recall, arguments)
-        except HoldfastError as error:
-            return str(error)
+        return await asyncio.to_thread(call.history.answer_recall, arguments)
 
     schema = {"type": "object", "properties": RECALL_PARAMETERS, "additionalProperties": False}
     return FunctionTool(RECALL_TOOL_NAME, RECALL_DESCRIPTION, schema, recall, strict_json_schema=False)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import anyio.to_thread
@@ -23,17 +21,14 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
-from holdfast.errors import HoldfastError
-from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, make_conversation_key
+from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.pydantic_ai.messages import GivenHistory, read_history, write_history
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
 APIS_BY_SYSTEM = {"anthropic": "anthropic", "google": "gemini", "google-gla": "gemini", "google-vertex": "gemini"}
 """The API of a model, by its ``system``; of any other it is Chat Completions or Responses."""
@@ -54,9 +49,9 @@ class HoldfastCapability(AbstractCapability[Any]):
         self,
         *,
         window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._window = window
         self._histories = AgentHistories(store, policy, listener)
@@ -112,45 +107,43 @@ class HoldfastCapability(AbstractCapability[Any]):
     def _choose_messages(self, ctx: RunContext[Any], request_context: ModelRequestContext) -> list[ModelMessage]:
         """Return what to show in this attempt; the whole history if Holdfast cannot help."""
         whole = list(request_context.messages)
-        asked_output = (request_context.model_settings or {}).get("max_tokens")
-        target = _choose_target(request_context.model, self._window, asked_output)
-        request = self._request
-        if request is not None and request.is_for(whole, target) and request_context.attempt > 1:
+        request, self._request = self._request, None
+        with self._histories.keep_agent_running():
+            asked_output = (request_context.model_settings or {}).get("max_tokens")
+            target = _choose_target(request_context.model, self._window, asked_output)
             # The attempt after a refusal shows what was made smaller; one that failed otherwise shows the same again.
-            return request.write()
-        self._request = None
-        try:
-            history = self.get_history(ctx.messages or whole, ctx.conversation_id)
-            given_history = read_history(whole)
-            given_messages = [GivenMessage(group.message, group.usage) for group in given_history.groups]
-            setup_tokens = self._estimate_setup(request_context, given_history)
-            shown_messages = history.plan(given_messages, target, setup_tokens)
-            request = _PlannedRequest(whole, target, history, given_history, shown_messages)
+            is_next_attempt = request is not None and request.is_for(whole, target) and request_context.attempt > 1
+            if request is None or not is_next_attempt:
+                request = self._plan(ctx, request_context, target)
             messages = request.write()
-        except Exception as error:  # noqa: BLE001 -- the agent goes on as without us
-            self._histories.warn_once(error)
-            return whole
-        self._request = request
-        return messages
+            self._request = request
+            return messages
+        return whole
+
+    def _plan(self, ctx: RunContext[Any], request_context: ModelRequestContext, target: Target) -> _PlannedRequest:
+        whole = list(request_context.messages)
+        history = self.get_history(ctx.messages or whole, ctx.conversation_id)
+        given_history = read_history(whole)
+        given_messages = [GivenMessage(group.message, group.usage) for group in given_history.groups]
+        setup_tokens = self._estimate_setup(request_context, given_history)
+        shown_messages = history.plan(given_messages, target, setup_tokens)
+        return _PlannedRequest(whole, target, history, given_history, shown_messages)
 
     def _plan_smaller(self, error: Exception) -> bool:
         """Plan the next attempt after ``error``; False if that is no overflow or nothing is left to try."""
         request = self._request
         if request is None:
             return False
-        try:
+        with self._histories.keep_agent_running():
             for cause in _list_causes(error):
-                body = getattr(cause, "body", None) or b""
-                report = ErrorReport(status=getattr(cause, "status_code", None), message=str(cause), body=body)
                 shown_messages = request.history.plan_smaller(
-                    report, is_surely_overflow=isinstance(cause, ModelContextWindowExceededError)
+                    read_provider_error(cause), is_surely_overflow=isinstance(cause, ModelContextWindowExceededError)
                 )
                 if shown_messages is not None:
-                    self._request = request._replace(shown_messages=shown_messages)
-                    self._request.write()
+                    smaller_request = request._replace(shown_messages=shown_messages)
+                    smaller_request.write()
+                    self._request = smaller_request
                     return True
-        except Exception as own_error:  # noqa: BLE001 -- the provider's error is the agent's
-            self._histories.warn_once(own_error)
         return False
 
     def _estimate_setup(self, request_context: ModelRequestContext, given_history: GivenHistory) -> int:
@@ -175,11 +168,8 @@ class HoldfastCapability(AbstractCapability[Any]):
         page: int = 1,
     ) -> str:
         arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
-        try:
-            history = self.get_history(ctx.messages, ctx.conversation_id)
-            return await anyio.to_thread.run_sync(history.answer_recall, arguments)
-        except HoldfastError as error:
-            return str(error)
+        key = _make_key(ctx.messages, ctx.conversation_id or "")
+        return await anyio.to_thread.run_sync(self._histories.answer_recall, key, arguments)
 
 
 class _PlannedRequest(NamedTuple):
@@ -209,8 +199,7 @@ def _make_key(messages: Sequence[ModelMessage], conversation_id: str) -> str:
     An agent that another one calls as a tool may be given the id of its parent.
     """
     first = [(group.message.role, group.message.text) for group in read_history(messages[:1]).groups]
-    digest = blake2b(f"{conversation_id}\n{first}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"pydantic-ai-{digest}"
+    return make_conversation_key("pydantic-ai", conversation_id, str(first))
 
 
 def _choose_target(model: Model, window: int | None, asked_output: int | None) -> Target:

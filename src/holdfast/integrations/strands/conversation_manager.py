@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -18,17 +16,15 @@ from strands.types.exceptions import ContextWindowOverflowException
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
-from holdfast.errors import ConfigError, HoldfastError
-from holdfast.events import Event
+from holdfast.errors import ConfigError
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_api, make_conversation_key
+from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.strands.messages import encode_bytes, read_messages, write_new_message, write_own_message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
 APIS_BY_CLASS = {
     "AnthropicModel": "anthropic",
@@ -54,9 +50,9 @@ class HoldfastConversationManager(ConversationManager):
         *,
         window: int | None = None,
         session: str = "",
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         super().__init__()
         self._window = window
@@ -138,30 +134,26 @@ class HoldfastConversationManager(ConversationManager):
         unplanned = _PlannedCall(context, context, (), None)
         if not context.messages:
             return unplanned
-        try:
+        with self._histories.keep_agent_running():
             given_messages = read_messages(_list_lasting_messages(context))
             history = self.get_history(context.agent)
             shown_messages = history.plan(
                 given_messages, _choose_target(context, self._window), _estimate_setup(context)
             )
-            planned = _PlannedCall(context, context, tuple(given_messages), history)
-            return _show_messages(planned, shown_messages)
-        except Exception as error:  # noqa: BLE001 -- the agent goes on, whatever goes wrong here
-            self._histories.warn_once(error)
-            return unplanned
+            return _show_messages(_PlannedCall(context, context, tuple(given_messages), history), shown_messages)
+        return unplanned
 
     def _plan_smaller(self, planned: _PlannedCall, error: Exception) -> _PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
         if planned.history is None:
             return None
-        report = ErrorReport(status=getattr(error, "status_code", None), message=str(error))
-        is_surely_overflow = isinstance(error, ContextWindowOverflowException)
-        try:
-            shown_messages = planned.history.plan_smaller(report, is_surely_overflow=is_surely_overflow)
-            return None if shown_messages is None else _show_messages(planned, shown_messages)
-        except Exception as own_error:  # noqa: BLE001 -- the agent gets the provider's error, not ours
-            self._histories.warn_once(own_error)
-            return None
+        with self._histories.keep_agent_running():
+            shown_messages = planned.history.plan_smaller(
+                read_provider_error(error), is_surely_overflow=isinstance(error, ContextWindowOverflowException)
+            )
+            if shown_messages is not None:
+                return _show_messages(planned, shown_messages)
+        return None
 
     def _make_recall_tool(self) -> Any:
         """Return the tool that reads back what the model is not shown any more."""
@@ -177,10 +169,7 @@ class HoldfastConversationManager(ConversationManager):
             page: int = 1,
         ) -> str:
             arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
-            try:
-                return self.get_history(tool_context.agent).answer_recall(arguments)
-            except HoldfastError as error:
-                return str(error)
+            return self._histories.answer_recall(_make_key(tool_context.agent, self._session), arguments)
 
         return recall
 
@@ -205,16 +194,14 @@ def _make_key(agent: Any, session: str) -> str:
     first: Any = agent.messages[0] if agent.messages else {}
     # Given by Strands, and kept with the message wherever it is stored.
     name = first.get("tracking_id") or json.dumps(first.get("content"), default=encode_bytes)
-    source = "\n".join((session or agent.session_id, agent.agent_id, name))
-    digest = blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"strands-{digest}"
+    return make_conversation_key("strands", session or agent.session_id, agent.agent_id, name)
 
 
 def _choose_target(context: InvokeModelContext, window: int | None) -> Target:
     model: Any = context.model
     config = model.get_config()
     name = str((config.get("model_id") if isinstance(config, Mapping) else "") or "")
-    api = APIS_BY_CLASS.get(type(model).__name__, "openai-chat")
+    api = find_api(model, APIS_BY_CLASS)
     return get_target(api, name, window=window or model.context_window_limit)
 
 

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from holdfast.integrations.common.agent_history import GivenMessage
+from holdfast.integrations.common.parts import match_kept_parts
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.state.entries import Usage
@@ -102,13 +103,9 @@ def write_own_message(original: Any, given: Message, shown: Message) -> Any:
 def _write_blocks(given: Sequence[Part], shown: Sequence[Part], blocks: Sequence[Any]) -> list[Any]:
     """Return the content that ``shown`` stands for: Strands' own blocks where a part is as it was, else texts."""
     content: list[Any] = []
-    position = 0
-    for part in shown:
-        # In order, since two blocks that we do not interpret may look alike to us.
-        same_index = next((index for index in range(position, len(given)) if given[index] == part), None)
-        if same_index is not None:
-            content.append(blocks[same_index])
-            position = same_index + 1
+    for part, place in match_kept_parts(given, shown):
+        if place is not None:
+            content.append(blocks[place])
         elif isinstance(part, Text):
             content.append({"text": part.text})
         elif isinstance(part, ToolResult):

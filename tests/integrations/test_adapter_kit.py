@@ -1,0 +1,128 @@
+"""What the adapters share beside ``AgentHistory``: errors, keys, parts, and going on when something is wrong."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from holdfast import Message, Text, get_target, open_store
+from holdfast.integrations.common.agent_history import GivenMessage
+from holdfast.integrations.common.options import AgentHistories, find_api, make_conversation_key
+from holdfast.integrations.common.parts import match_kept_parts
+from holdfast.integrations.common.provider_errors import read_provider_error
+from holdfast.messages.parts import Opaque
+from holdfast.providers.errors.classify_error import classify_error
+from holdfast.store.location import locate_store
+
+TOO_LONG = "prompt is too long: 60000 tokens > 20000 maximum"
+
+
+def make_error(**fields):
+    """Return an error of a client library that has these fields."""
+    error = RuntimeError(TOO_LONG)
+    for name, value in fields.items():
+        setattr(error, name, value)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "body"),
+    [
+        ({}, None, "", b""),
+        (
+            {"status_code": 400, "code": "context_length_exceeded", "body": {"a": 1}},
+            400,
+            "context_length_exceeded",
+            {"a": 1},
+        ),
+        ({"code": 400, "details": {"error": {}}}, 400, "", {"error": {}}),
+        ({"code": 7, "details": lambda: "a method"}, None, "", b""),
+        ({"response": SimpleNamespace(status_code=413)}, 413, "", b""),
+        (
+            {"response": {"Error": {"Code": "ValidationException"}, "ResponseMetadata": {"HTTPStatusCode": 400}}},
+            400,
+            "ValidationException",
+            b"",
+        ),
+        ({"status_code": "400", "code": None, "response": None}, None, "", b""),
+    ],
+)
+def test_errors_of_client_libraries_are_read(fields, status, code, body):
+    """Status, code and body are found under the names that the libraries give them; the text is always there."""
+    report = read_provider_error(make_error(**fields))
+    assert (report.status, report.code, report.body, report.message) == (status, code, body, TOO_LONG)
+    assert classify_error(report).limit == 20_000
+
+
+@given(names=st.lists(st.text(), max_size=4), other_names=st.lists(st.text(), max_size=4))
+def test_keys_tell_conversations_apart(names, other_names):
+    """Two conversations have one key only if all their names are the same, wherever one name ends; any text will do."""
+    are_same_keys = make_conversation_key("strands", *names) == make_conversation_key("strands", *other_names)
+    assert are_same_keys == (names == other_names)
+    assert make_conversation_key("strands", "\ud83d") != make_conversation_key("langchain", "\ud83d")
+
+
+@given(
+    given_letters=st.text("ab", max_size=6),
+    kept_places=st.sets(st.integers(0, 5)),
+    new_place=st.integers(0, 6),
+)
+def test_kept_parts_are_matched_in_order(given_letters, kept_places, new_place):
+    """Each shown part gets the place of an equal one, places only grow, and a part that was not given has none."""
+    given_parts = [Opaque(letter, Raw(b"{}")) for letter in given_letters]
+    shown_parts = [part for place, part in enumerate(given_parts) if place in kept_places]
+    shown_parts.insert(new_place, Text("a preview"))
+    pairs = list(match_kept_parts(given_parts, shown_parts))
+    assert [part for part, _ in pairs] == shown_parts
+    places = [place for _, place in pairs if place is not None]
+    assert places == sorted(set(places))
+    assert all(place is None if isinstance(part, Text) else given_parts[place] == part for part, place in pairs)
+
+
+def test_whatever_goes_wrong_is_said_once_for_each_kind(caplog):
+    """The code after the block goes on; each kind of error has one line in the log."""
+    histories = AgentHistories(":memory:")
+    for error in (ValueError("one"), ValueError("two"), KeyError("three")):
+        with histories.keep_agent_running():
+            raise error
+    assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
+        "ValueError: one",
+        "KeyError: 'three'",
+    ]
+
+
+def test_recall_without_a_store_is_explained_to_the_model(tmp_path):
+    """A store that cannot be opened gives the tool a text, not an error that ends the run."""
+    (tmp_path / "store.db").write_text("this is no database, and it is long enough to be looked at" * 100)
+    answer = AgentHistories(tmp_path / "store.db").answer_recall("one", {"search": "anything"})
+    assert "store.db" in answer
+
+
+def test_the_usual_store_is_that_of_the_commands(tmp_path, monkeypatch):
+    """Without a store, an adapter writes where ``holdfast ls`` looks."""
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "usual.db"))
+    history = AgentHistories().open("one")
+    history.plan([GivenMessage(Message.from_text("user", "Hello."))], get_target("openai-chat", "gpt-4.1"))
+    assert locate_store().url == str(tmp_path / "usual.db")
+    assert [session.key for session in open_store(tmp_path / "usual.db").list_sessions()] == ["one"]
+
+
+def test_the_api_of_a_model_is_that_of_its_nearest_known_class():
+    """A class of the user's own that extends a known one has the API of that."""
+
+    class ChatAnthropic:
+        pass
+
+    class Logged(ChatAnthropic):
+        pass
+
+    apis = {"ChatAnthropic": "anthropic"}
+    assert [find_api(model, apis) for model in (Logged(), ChatAnthropic(), object())] == [
+        "anthropic",
+        "anthropic",
+        "openai-chat",
+    ]
