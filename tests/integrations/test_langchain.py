@@ -13,8 +13,11 @@ import pytest
 
 pytest.importorskip("langchain", reason="LangChain is not installed (pip install 'holdfast[langchain]')")
 
+import msgspec
 from langchain.agents import create_agent
+from langchain.agents.middleware import ModelRequest
 from langchain.tools import tool
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -23,7 +26,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import Field
 
 from holdfast.events import CompactionEnded
-from holdfast.integrations.langchain import HoldfastMiddleware
+from holdfast.integrations.langchain import HoldfastDeepMiddleware, HoldfastMiddleware
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
@@ -50,6 +53,8 @@ class StrictModel(BaseChatModel):
     window: int = 30_000
     recalls: dict[int, dict[str, Any]] = Field(default_factory=dict)
     """Arguments of the recall that is called in place of a step."""
+    delegates: dict[int, str] = Field(default_factory=dict)
+    """What a sub-agent is given to do in place of a step."""
     seen: list[list[Any]] = Field(default_factory=list)
     answers: list[Any] = Field(default_factory=list)
     refusals: int = 0
@@ -77,6 +82,9 @@ class StrictModel(BaseChatModel):
             answer = AIMessage("done", usage_metadata=usage)
         elif done in self.recalls:
             answer = AIMessage("", tool_calls=[{"id": f"c{done}", "name": "recall", "args": self.recalls[done]}])
+        elif done in self.delegates:
+            task = {"description": self.delegates[done], "subagent_type": "general-purpose"}
+            answer = AIMessage("", tool_calls=[{"id": f"c{done}", "name": "task", "args": task}])
         else:
             call = {"id": f"c{done}", "name": "read_log", "args": {"step": done}}
             answer = AIMessage("I look.", tool_calls=[call], usage_metadata=usage)
@@ -234,15 +242,58 @@ def test_a_store_that_cannot_be_opened_does_not_stop_the_agent(tmp_path, caplog)
     assert len([record for record in caplog.records if record.name == "holdfast.integrations"]) == 1
 
 
-def test_deep_agents_take_it_too():
-    """``create_deep_agent`` has its own summaries; with the middleware nothing is refused, and none is written."""
+class EventRecorder(BaseCallbackHandler):
+    """Keeps the custom events of a run, and the runs of the models."""
+
+    def __init__(self):
+        self.events = []
+        self.parents = set()
+
+    def on_custom_event(self, name, data, *, run_id, **_):
+        """Keep an event with the id of the run that it belongs to."""
+        self.events.append((name, data, run_id))
+
+    def on_chat_model_start(self, serialized, messages, *, parent_run_id=None, **_):
+        """Keep which runs call models."""
+        self.parents.add(parent_run_id)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_callback_handlers_get_the_events(is_async):
+    """LangChain's callback handlers get each event of the listener, as a custom event of a run that calls a model."""
+    recorder, heard = EventRecorder(), []
+    middleware = HoldfastMiddleware(window=30_000, store=MemoryStore(), listener=heard.append)
+    agent = create_agent(StrictModel(), [read_log], middleware=[middleware])
+    run_agent(agent, is_async=is_async, callbacks=[recorder])
+    assert [name for name, _, _ in recorder.events] == ["holdfast"] * len(heard)
+    assert [data for _, data, _ in recorder.events] == [msgspec.to_builtins(event) for event in heard]
+    assert {run_id for _, _, run_id in recorder.events} <= recorder.parents
+
+
+def test_a_middleware_that_is_called_by_no_agent_tells_its_listener_alone():
+    """Outside of a run there are no callback handlers; the listener gets the events, and nothing is wrong."""
+    heard = []
+    middleware = HoldfastMiddleware(window=6_000, store=MemoryStore(), listener=heard.append)
+    messages = [HumanMessage(write_log(0, 2_000)), AIMessage("I see."), HumanMessage("And now?")]
+    request = ModelRequest(model=StrictModel(), messages=messages, tools=[], state={}, runtime=None)
+    middleware.wrap_model_call(request, lambda call: call)
+    assert heard
+
+
+def test_deep_agents_leave_it_to_ours():
+    """``HoldfastDeepMiddleware`` takes the place of deepagents' own summaries: in a run of three windows none is
+    written, nothing is refused, and a sub-agent that deepagents starts has it too.
+    """
     deepagents = pytest.importorskip("deepagents", reason="deepagents is not installed")
-    model = StrictModel()
-    middleware = HoldfastMiddleware(window=30_000, store=MemoryStore())
-    state = run_agent(deepagents.create_deep_agent(model, [read_log], middleware=[middleware]))
+    store = MemoryStore()
+    model = StrictModel(steps=60, delegates={20: "Look at the other server."}, profile={"max_input_tokens": 30_000})
+    agent = deepagents.create_deep_agent(model, [read_log], middleware=[HoldfastDeepMiddleware(store=store)])
+    state = run_agent(agent)
     assert state["messages"][-1].content == "done"
     assert model.refusals == 0
-    assert len(model.answers) == model.steps + 1
+    # The steps of both, and the last word of both.
+    assert len(model.answers) == 62
+    assert len(store.list_sessions()) == 2
 
 
 def test_the_example_runs(capsys):

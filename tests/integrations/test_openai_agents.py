@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed (pip install 'holdfast[openai-agents]')")
 
 import httpx2
+import msgspec
 from agents import (
     Agent,
     Model,
@@ -26,12 +27,14 @@ from agents import (
     ToolOutputImage,
     ToolOutputText,
     function_tool,
+    set_trace_processors,
     set_tracing_disabled,
 )
 from agents.extensions import ToolOutputTrimmer
 from agents.items import ModelResponse
 from agents.run_config import ModelInputData
 from agents.testing import ScriptedModel, assistant_message, function_call
+from agents.tracing import TracingProcessor
 from agents.usage import Usage
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError
 from openai.types.responses import ResponseErrorEvent, ResponseReasoningItem
@@ -640,3 +643,54 @@ def test_example_lives_past_its_window(capsys):
     assert found == "recall found the line: True"
     assert answer == "Line 77 of night 2 took 327 ms."
     assert requests == "42 requests, 0 refused"
+
+
+class SpanRecorder(TracingProcessor):
+    """Keeps the finished spans of traces."""
+
+    def __init__(self):
+        self.spans = []
+
+    def on_trace_start(self, trace):
+        """Do nothing."""
+
+    def on_trace_end(self, trace):
+        """Do nothing."""
+
+    def on_span_start(self, span):
+        """Do nothing."""
+
+    def on_span_end(self, span):
+        """Keep it."""
+        self.spans.append(span)
+
+    def shutdown(self):
+        """Do nothing."""
+
+    def force_flush(self):
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
+def test_traces_have_the_events(way):
+    """Each event that a listener gets is a custom span of the run's trace too, under the agent's span."""
+    recorder, heard = SpanRecorder(), []
+    holdfast = make_holdfast(listener=heard.append)
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(StrictModel())))
+    set_tracing_disabled(False)
+    set_trace_processors([recorder])
+    try:
+        run_agent(make_agent(holdfast), config, way=way)
+    finally:
+        set_tracing_disabled(True)
+        set_trace_processors([])
+    ours = [
+        span
+        for span in recorder.spans
+        if span.span_data.type == "custom" and span.span_data.name.startswith("holdfast.")
+    ]
+    assert [span.span_data.data for span in ours] == [msgspec.to_builtins(event) for event in heard]
+    assert ours
+    assert len({span.trace_id for span in recorder.spans}) == 1
+    known_ids = {span.span_id for span in recorder.spans}
+    assert all(span.parent_id in known_ids for span in ours)

@@ -32,7 +32,10 @@ class AgentHistories:
     """The conversations of the agents that one adapter serves, in one store.
 
     ``store`` is a store, or the path of one; by default that of the command line, so that ``holdfast ls``, ``stats``
-    and ``recall`` know the conversations.
+    and ``recall`` know the conversations. Both ``listener``, which is the user's, and ``tell_framework``, with which an
+    adapter passes events on to the callbacks or the traces of its framework, are called with each event in the context
+    of the model call that it belongs to, so what a framework keeps in context variables (the ids of the current trace
+    and span, say) can be asked for there.
     """
 
     def __init__(
@@ -40,10 +43,12 @@ class AgentHistories:
         store: StoreChoice = None,
         policy: Policy = Policy(),
         listener: Listener | None = None,
+        tell_framework: Listener | None = None,
     ) -> None:
         self._store = store
         self._policy = policy
         self._listener = listener
+        self._tell_framework = tell_framework
         self._lock = Lock()
         self._open_store: SessionStore | None = None
         self._histories: OrderedDict[str, AgentHistory] = OrderedDict()
@@ -55,7 +60,7 @@ class AgentHistories:
         with self._lock:
             history = self._histories.pop(key, None)
             if history is None:
-                history = AgentHistory(self._get_store(), key, self._policy, self._listener)
+                history = AgentHistory(self._get_store(), key, self._policy, self._make_listener())
             self._histories[key] = history
             while len(self._histories) > MAX_OPEN_HISTORIES:
                 self._histories.popitem(last=False)
@@ -87,6 +92,20 @@ class AgentHistories:
         if kind not in self._told:
             self._told.add(kind)
             _LOG.warning("holdfast shows the model the whole history: %s: %s", kind, error)
+
+    def _make_listener(self) -> Listener | None:
+        """Return what a conversation calls with its events; None if nobody listens."""
+        tell_framework, listener = self._tell_framework, self._listener
+        if tell_framework is None:
+            return listener
+
+        def tell(event: Event) -> None:
+            with self.keep_agent_running():
+                tell_framework(event)
+            if listener is not None:
+                listener(event)
+
+        return tell
 
     def _get_store(self) -> SessionStore:
         if self._open_store is None:

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
 
+import msgspec
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.tools import InjectedState, tool
+from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -17,6 +19,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
+from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_api, make_conversation_key
@@ -28,6 +31,8 @@ from holdfast.state.target import Target
 
 APIS_BY_CLASS = {"ChatAnthropic": "anthropic", "ChatGoogleGenerativeAI": "gemini"}
 """The API of a model, by the name of its class; of any other it is Chat Completions."""
+CUSTOM_EVENT_NAME = "holdfast"
+"""The name of our events among the custom ones of LangChain's callbacks."""
 
 
 class HoldfastMiddleware(AgentMiddleware[Any, Any]):
@@ -35,7 +40,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
 
     ``window`` is the window in tokens, by default that of the model's profile, else of Holdfast's catalogue. ``store``
     is a store or the path of one, by default the one of the command line (``:memory:`` for none on disk). ``listener``
-    is called with the events of ``holdfast.events``.
+    is called with the events of ``holdfast.events``; callback handlers of LangChain get them too, as the custom event
+    ``holdfast`` of the run that calls the model.
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
     ) -> None:
         super().__init__()
         self._window = window
-        self._histories = AgentHistories(store, policy, listener)
+        self._histories = AgentHistories(store, policy, listener, tell_framework=_dispatch_event)
         self._setup_tokens: dict[str, int] = {}
         self.tools = [self._make_recall_tool()]
 
@@ -143,6 +149,18 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         return recall
 
 
+class HoldfastDeepMiddleware(HoldfastMiddleware):
+    """The same for agents of deepagents: it takes the place of deepagents' own summaries, also in its sub-agents.
+
+    Those are made of the whole history before any other middleware is called: beside them ours would come too late.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the middleware that deepagents replaces with this one."""
+        return "SummarizationMiddleware"
+
+
 class _PlannedCall(NamedTuple):
     """A call of the model as the agent wants it, and as it is made."""
 
@@ -150,6 +168,15 @@ class _PlannedCall(NamedTuple):
     request: ModelRequest[Any]
     history: AgentHistory | None
     """None if Holdfast has no part in it."""
+
+
+def _dispatch_event(event: Event) -> None:
+    """Give ``event`` to the callback handlers of the run (``on_custom_event``), whose ids LangChain adds."""
+    try:
+        dispatch_custom_event(CUSTOM_EVENT_NAME, msgspec.to_builtins(event))
+    except RuntimeError:
+        # Not called in a run, so nobody listens.
+        return
 
 
 def _find_thread_id() -> str:

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from agents import FunctionTool, Model, RunConfig
 from agents.items import TResponseInputItem
 from agents.memory import Session
 from agents.run_config import CallModelData, CallModelInputFilter, ModelInputData
 from agents.tool_context import ToolContext
+from agents.tracing import custom_span, get_current_trace
 
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
 from holdfast.errors import ConfigError
+from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice
 from holdfast.integrations.openai_agents.calls import CallPlanner, newest_call
@@ -28,7 +31,7 @@ class HoldfastRuns:
 
     ``window`` is the window in tokens, by default that of Holdfast's catalogue. ``store`` is a store or the path of
     one, by default the one of the command line (``:memory:`` for none on disk). ``listener`` is called with the events
-    of ``holdfast.events``.
+    of ``holdfast.events``; traces of the SDK get each as a custom span of the run that it belongs to.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class HoldfastRuns:
         policy: Policy = Policy(),
         listener: Listener | None = None,
     ) -> None:
-        self._planner = CallPlanner(AgentHistories(store, policy, listener), window)
+        self._planner = CallPlanner(AgentHistories(store, policy, listener, tell_framework=_trace_event), window)
         self.recall_tool = _make_recall_tool()
         """Reads back what a model is not shown any more; every agent of a run needs it among its tools."""
 
@@ -76,6 +79,15 @@ class HoldfastRuns:
         """Return the conversation that begins with the first of ``items``, for its report and ``recall``."""
         session_id = session if isinstance(session, str) else getattr(session, "session_id", "")
         return self._planner.open_history(items, session_id)
+
+
+def _trace_event(event: Event) -> None:
+    """Add ``event`` to the trace of the run, if it has one, as a span under the current one."""
+    if get_current_trace() is None:
+        return
+    data = msgspec.to_builtins(event)
+    with custom_span(f"holdfast.{data['event']}", data):
+        return
 
 
 class _InputFilter:
