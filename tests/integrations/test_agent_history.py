@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast import Message, Text, ToolCall, ToolResult, get_target
 from holdfast.errors import WindowTooSmall
 from holdfast.events import CompactionEnded
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.messages.parts import Opaque
+from holdfast.messages.parts import Opaque, Thinking
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import Usage
@@ -217,3 +218,104 @@ def test_report_counts_a_compaction_apart_from_other_decisions():
     history = AgentHistory(MemoryStore(), "one")
     history.plan(make_messages(40), make_target())
     assert (history.report().compaction_count, history.report().decision_count) == (1, 0)
+
+
+class SigningModel:
+    """A model that signs its thinking over all that it was shown, and refuses a signature that no longer fits."""
+
+    def __init__(self):
+        self.prefixes = {}
+        """By the text of a thinking: what stood before it when it was made."""
+
+    def answer(self, step, shown_messages):
+        """Check what is shown and return the next answer."""
+        self.check(shown_messages)
+        thinking = f"thought {step}"
+        self.prefixes[thinking] = self.list_prefix(shown_messages, len(shown_messages))
+        if step % 5 == 4:
+            return Message("assistant", (Thinking(thinking),))
+        return Message("assistant", (Thinking(thinking), ToolCall(f"c{step}", "read", f'{{"path": "/log/{step}"}}')))
+
+    def check(self, shown_messages):
+        """Fail where thinking is shown after something else than it was made after."""
+        for position, shown in enumerate(shown_messages):
+            assert shown.message.parts, "no API takes a message without content"
+            for part in shown.message.parts:
+                if isinstance(part, Thinking):
+                    prefix = self.list_prefix(shown_messages, position)
+                    assert self.prefixes[part.text] == prefix, f"{part.text} is bound to another conversation"
+
+    def list_prefix(self, shown_messages, position):
+        return [shown.message for shown in shown_messages[:position]]
+
+    def list_lost_thinking(self, messages, shown_messages):
+        """Return the thinking of shown messages that is not shown, though nothing before it has changed."""
+        return [
+            part.text
+            for position, shown in enumerate(shown_messages)
+            if shown.index is not None
+            for part in messages[shown.index].message.parts
+            if isinstance(part, Thinking)
+            and part not in shown.message.parts
+            and self.prefixes[part.text] == self.list_prefix(shown_messages, position)
+        ]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 200), min_size=20, max_size=40),
+    restarts=st.booleans(),
+    window=st.integers(28_000, 40_000),
+)
+def test_bound_thinking_is_shown_exactly_while_what_stands_before_it_is_unchanged(sizes, restarts, window):
+    """A model that binds its thinking to everything before it never sees one that it would refuse, whatever was
+    compacted or shortened; and sees each that it would take.
+    """
+    store, model = MemoryStore(), SigningModel()
+    target = get_target("anthropic", "claude-opus-5-5", window=window)
+    history = AgentHistory(store, "one")
+    messages = [GivenMessage(Message.from_text("user", f"Find out why it is slow. {RULE}"))]
+    for step, lines in enumerate(sizes):
+        if restarts:
+            history = AgentHistory(store, "one")
+        shown_messages = history.plan(messages, target, setup_tokens=1_000)
+        messages.append(GivenMessage(model.answer(step, shown_messages)))
+        assert model.list_lost_thinking(messages, shown_messages) == []
+        if not messages[-1].message.calls:
+            messages.append(GivenMessage(Message.from_text("user", "Go on.")))
+            continue
+        text = "\n".join(f"step {step}, line {line}: {line * 7919 % 1009} ms" for line in range(lines))
+        messages.append(GivenMessage(Message("tool", (ToolResult(f"c{step}", "read", (Text(text),)),))))
+
+
+@pytest.mark.parametrize(("model_name", "is_shown"), [("claude-opus-5-5", False), ("claude-haiku-4-5", True)])
+def test_thinking_after_a_compaction_depends_on_the_model(model_name, is_shown):
+    """A model that does not bind its thinking keeps that of the kept messages, newest turn or not."""
+    messages = make_messages(40)
+    for index in range(1, len(messages), 2):
+        message = messages[index].message
+        messages[index] = GivenMessage(Message("assistant", (Thinking(f"thought {index}"), *message.parts)))
+    target = get_target("anthropic", model_name, window=30_000)
+    history = AgentHistory(MemoryStore(), "one")
+    history.plan(messages[:3], target)
+    shown_messages = history.plan(messages, target)
+    assert shown_messages[0].index is None
+    kept_answers = [shown for shown in shown_messages if shown.index is not None and shown.message.calls]
+    assert kept_answers
+    for shown in kept_answers:
+        assert (messages[shown.index].message == shown.message) is is_shown
+
+
+def test_bound_thinking_is_left_out_of_the_request_after_a_refusal():
+    """A request that is made smaller has another beginning too: also the newest answer goes without its thinking."""
+    messages = make_messages(20)
+    answer = messages[-2].message
+    messages[-2] = GivenMessage(replace(answer, parts=(Thinking("a thought"), *answer.parts)))
+    target = get_target("anthropic", "claude-opus-5-5", window=1_000_000)
+    history = AgentHistory(MemoryStore(), "one")
+    history.plan(messages[:-2], target)
+    assert "a thought" in repr(history.plan(messages, target))
+    tokens = history.report().tokens
+    report = ErrorReport(message=f"prompt is too long: {tokens} tokens > {tokens * 6 // 10} maximum")
+    shown_messages = history.plan_smaller(report)
+    check_shown(shown_messages)
+    assert shown_messages[-2].message == answer

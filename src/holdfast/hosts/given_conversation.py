@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.messages.message import Message
+from holdfast.messages.parts import Thinking
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.normalize.projection import find_invalid_thinking
 from holdfast.state.calibration.usage import get_cache_lifetime
 from holdfast.state.entries import RequestSetup, Usage
 from holdfast.state.target import PlanInputs, Target
@@ -92,6 +94,28 @@ def list_shown_messages(prepared_request: PreparedRequest, messages: Sequence[Si
         else:
             shown_messages.append(ShownMessage(shown))
     return shown_messages
+
+
+def drop_refused_thinking(
+    prepared_request: PreparedRequest, shown_messages: Sequence[ShownMessage]
+) -> list[ShownMessage]:
+    """Return ``shown_messages``, all of ``prepared_request``, without thinking that its provider would refuse.
+
+    Some models sign their thinking over everything before it. Once that has changed (a compaction, a result that was
+    shortened later), the thinking after it is refused, also in the newest turn, where these models do not demand any.
+    For other models nothing is dropped.
+    """
+    refused_positions = find_invalid_thinking(prepared_request.plan.state, prepared_request.target.dialect)
+    kept_messages: list[ShownMessage] = []
+    for position, shown in enumerate(shown_messages):
+        if position not in refused_positions:
+            kept_messages.append(shown)
+            continue
+        parts = tuple([part for part in shown.message.parts if not isinstance(part, Thinking)])
+        # No API takes an answer without content.
+        if parts:
+            kept_messages.append(replace(shown, message=replace(shown.message, parts=parts)))
+    return kept_messages
 
 
 def _differ_only_in_texts(shown: Message, given: Message) -> bool:

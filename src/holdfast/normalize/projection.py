@@ -410,6 +410,16 @@ def _enumerate_unsettled(
             position += 1
 
 
+def find_invalid_thinking(state: ConversationState, dialect: Dialect) -> frozenset[int]:
+    """Return the positions in ``build_projection(state)`` of thinking that its provider would refuse there.
+
+    It was signed over other messages than stand before it now. For requests that somebody else sends; ours are
+    normalized, which drops it.
+    """
+    whole = NormalizedPrefix(dialect, state.view.first_kept, 0)
+    return frozenset(_find_invalid_thinking(state, whole, count_leading_messages(state)))
+
+
 def _find_invalid_thinking(state: ConversationState, prefix: NormalizedPrefix, leading_count: int) -> Iterator[int]:
     """Yield the positions of thinking that was signed over other messages than stand before it now.
 

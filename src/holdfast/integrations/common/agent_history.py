@@ -22,6 +22,7 @@ from holdfast.engine.session import Report, build_report
 from holdfast.hosts.given_conversation import (
     GivenConversation,
     ShownMessage,
+    drop_refused_thinking,
     list_shown_messages,
     plan_given_conversation,
 )
@@ -110,7 +111,7 @@ class AgentHistory:
         self._answer_usage = None
         if journal.state.view.active_decisions != known_decisions:
             self._emit_decisions(prepared_request.plan)
-        return list_shown_messages(prepared_request, conversation.messages)
+        return _list_shown_messages(self._request)
 
     def note_answer_usage(self, usage: Usage) -> None:
         """Say what the newest request took, if the answer will come without its usage among the messages."""
@@ -156,7 +157,7 @@ class AgentHistory:
                 return None
             self._request = smaller_request
             self._emit_decisions(smaller_request.prepared_request.plan)
-            return list_shown_messages(smaller_request.prepared_request, request.messages)
+            return _list_shown_messages(smaller_request)
 
     def _shrink(self, journal: Journal, request: _CurrentRequest, refusal: ProviderRefusal) -> _CurrentRequest | None:
         """Return the request made smaller by the first step of recovery that can, or None if no step is left."""
@@ -253,6 +254,11 @@ class AgentHistory:
         except Exception as error:  # noqa: BLE001 -- whatever a listener does, the agent goes on
             self._listener = None
             _LOG.warning("the listener raised %s: %s; it gets no more events: fix it", type(error).__name__, error)
+
+
+def _list_shown_messages(request: _CurrentRequest) -> list[ShownMessage]:
+    shown_messages = list_shown_messages(request.prepared_request, request.messages)
+    return drop_refused_thinking(request.prepared_request, shown_messages)
 
 
 def _is_request_for(request: _CurrentRequest, messages: Sequence[GivenMessage]) -> bool:
