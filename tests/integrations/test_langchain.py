@@ -30,6 +30,7 @@ from holdfast.integrations.langchain import HoldfastDeepMiddleware, HoldfastMidd
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
+from holdfast.testing.provider import ScriptedAnswer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "integrations" / "langchain_agent.py"
 RULE = "Never restart the server."
@@ -294,6 +295,32 @@ def test_deep_agents_leave_it_to_ours():
     # The steps of both, and the last word of both.
     assert len(model.answers) == 62
     assert len(store.list_sessions()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking"),
+    [("claude-haiku-4-5", {"type": "enabled", "budget_tokens": 1_024}), ("claude-opus-5-5", {"type": "adaptive"})],
+)
+def test_a_real_model_with_thinking_is_never_refused(strict_provider, name, thinking):
+    """LangChain's own model and the SDK on the wire: a provider that refuses edited thinking, and for the newer model
+    thinking with another history before it, refuses nothing over three windows.
+    """
+    anthropic = pytest.importorskip("langchain_anthropic", reason="langchain-anthropic is not installed")
+    script = [ScriptedAnswer("", (("read_log", {"step": step}),), "Let me see.") for step in range(30)]
+    script.append(ScriptedAnswer("done", thinking="So."))
+    served = strict_provider(window=32_000, script=script)
+    model = anthropic.ChatAnthropic(
+        model=name, base_url=served.url, api_key="any", max_tokens=2_000, thinking=thinking, max_retries=0
+    )
+    events = []
+    middleware = HoldfastMiddleware(window=32_000, store=MemoryStore(), listener=events.append)
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    assert "done" in str(state["messages"][-1].content)
+    requests = served.provider.requests
+    assert [request.rule for request in requests if not request.tokens] == []
+    assert len(requests) == len(script)
+    assert any(isinstance(event, CompactionEnded) for event in events)
+    assert sum("Let me see." in str(message.content) for message in state["messages"]) == 30
 
 
 def test_the_example_runs(capsys):

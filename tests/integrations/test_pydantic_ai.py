@@ -596,16 +596,21 @@ def test_old_retry_prompts_are_read():
     assert "step 003, line 77" not in repr(strict.seen[0])
 
 
-def make_anthropic(url):
+def make_anthropic(url, name="claude-haiku-4-5", **thinking):
     """Return the real model of Pydantic AI for Anthropic's API, with thinking."""
     pytest.importorskip("anthropic", reason="the SDK of Anthropic is not installed")
     from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    thinking = {"type": "enabled", "budget_tokens": 1_024}
+    thinking = thinking or {"type": "enabled", "budget_tokens": 1_024}
     settings = AnthropicModelSettings(max_tokens=2_000, anthropic_thinking=thinking, anthropic_cache_messages=True)
     provider = AnthropicProvider(base_url=url, api_key="any")
-    return AnthropicModel("claude-haiku-4-5", provider=provider, settings=settings)
+    return AnthropicModel(name, provider=provider, settings=settings)
+
+
+def make_anthropic_that_binds(url):
+    """Return the same for a model that signs its thinking over everything before it."""
+    return make_anthropic(url, "claude-opus-5-5", type="adaptive")
 
 
 def make_openai_chat(url):
@@ -634,7 +639,9 @@ WIRE_SCRIPT = [
 
 
 @pytest.mark.parametrize("way", ["async", "stream"])
-@pytest.mark.parametrize("make_model", [make_anthropic, make_openai_chat, make_openai_responses])
+@pytest.mark.parametrize(
+    "make_model", [make_anthropic, make_anthropic_that_binds, make_openai_chat, make_openai_responses]
+)
 def test_real_models_are_never_refused_and_keep_their_cache(strict_provider, make_model, way):
     """Pydantic AI's own models and the SDKs on the wire: a provider that refuses edited thinking, broken pairs and too
     long requests refuses nothing, and most of each request is read from its cache.
