@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast import Message, Text, ToolCall, ToolResult, get_target
@@ -319,3 +321,113 @@ def test_bound_thinking_is_left_out_of_the_request_after_a_refusal():
     shown_messages = history.plan_smaller(report)
     check_shown(shown_messages)
     assert shown_messages[-2].message == answer
+
+
+# -- a history that others change --------------------------------------------------------------------------------------
+
+
+class EditOfHistory(Struct, frozen=True):
+    """What a user's own code does to a history between two calls."""
+
+    kind: Literal["change", "remove", "insert", "cut"]
+    place: float
+    """Where, as a share of the steps."""
+
+    def apply(self, steps):
+        """Return ``steps``, each a list of messages that belong together, as the code leaves them."""
+        index = int(self.place * len(steps))
+        new_step = [GivenMessage(Message.from_text("user", f"By the way, at {self.place}: go on."))]
+        if self.kind == "change":
+            return [*steps[:index], new_step, *steps[index + 1 :]]
+        if self.kind == "remove":
+            return [*steps[:index], *steps[index + 1 :]]
+        if self.kind == "insert":
+            return [*steps[:index], new_step, *steps[index:]]
+        return steps[:index]
+
+
+EDITS = st.builds(
+    EditOfHistory, st.sampled_from(["change", "remove", "insert", "cut"]), st.floats(0, 1, exclude_max=True)
+)
+
+
+def make_steps(first, count):
+    """Return steps of a conversation, each a call and its result."""
+    messages = make_messages(first + count, lines=40)[1 + 2 * first :]
+    return [messages[index : index + 2] for index in range(0, len(messages), 2)]
+
+
+@given(
+    edits=st.lists(st.tuples(st.integers(0, 8), EDITS), min_size=1, max_size=4),
+    restarts=st.booleans(),
+)
+def test_a_history_that_is_edited_between_calls_is_followed(edits, restarts):
+    """Whatever was changed, removed, inserted or cut off: what is shown is what the history has now, and it fits; what
+    stands before the edit is shown as it was, unless a compaction was due.
+    """
+    store, events = MemoryStore(), []
+    history = AgentHistory(store, "one", listener=events.append)
+    prompt, *_ = make_messages(0)
+    steps, made_count = [], 0
+    for count, edit in edits:
+        steps += make_steps(made_count, count)
+        made_count += count
+        before = [prompt, *itertools.chain(*steps)]
+        shown_before = history.plan(before, make_target(26_000), setup_tokens=1_000)
+        steps = edit.apply(steps)
+        if restarts:
+            history = AgentHistory(store, "one", listener=events.append)
+        messages = [prompt, *itertools.chain(*steps)]
+        known_events = len(events)
+        shown_messages = history.plan(messages, make_target(26_000), setup_tokens=1_000)
+        check_shown(shown_messages)
+        assert history.report().tokens <= 26_000
+        assert RULE in repr(shown_messages)
+        for shown in shown_messages:
+            if shown.index is not None:
+                assert get_call_ids(shown.message) == get_call_ids(messages[shown.index].message)
+        newest = messages[-1].message
+        assert shown_messages[-1].message.role == newest.role
+        same_count = count_same_start(before, messages)
+        kept = list_shown_until(shown_before, same_count)
+        has_new_decision = len(events) > known_events
+        if not has_new_decision and any(shown.index is not None for shown in kept):
+            assert shown_messages[: len(kept)] == kept
+
+
+def get_call_ids(message):
+    """Return the ids of the calls and results of a message."""
+    return [call.id for call in message.calls], [result.call_id for result in message.results]
+
+
+def list_shown_until(shown_messages, count):
+    """Return what was shown before the first message that is not one of the first ``count`` of the history."""
+    return list(itertools.takewhile(lambda shown: (shown.index or 0) < count, shown_messages))
+
+
+def count_same_start(messages, other_messages):
+    """Return how many messages two histories have in common at their beginning."""
+    pairs = zip(messages, other_messages, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0].message == pair[1].message, pairs))
+
+
+@pytest.mark.parametrize("lost_count", [1, 2, 5])
+def test_a_checkpointer_that_loses_its_last_write_makes_a_fork(lost_count):
+    """The next call has fewer messages than the log: it shows what an earlier call showed, and goes on from there; what
+    was lost stays readable in the log.
+    """
+    store = MemoryStore()
+    messages = make_messages(45)
+    AgentHistory(store, "one").plan(messages[:-lost_count], make_target())
+    history = AgentHistory(store, "one")
+    before = history.plan(messages[: -2 * lost_count - 2], make_target())
+    history.plan(messages, make_target())
+    again = AgentHistory(store, "one")
+    shown_messages = again.plan(messages[: -2 * lost_count - 2], make_target())
+    check_shown(shown_messages)
+    assert shown_messages == before
+    other = GivenMessage(Message("assistant", (Text("I do something else."),)))
+    goes_on = again.plan([*messages[: -2 * lost_count - 2], other], make_target())
+    assert goes_on[: len(before)] == before
+    assert goes_on[-1].message == other.message
+    assert "step 044, line 5:" in again.answer_recall({"search": "step 044, line 5:"})

@@ -349,6 +349,13 @@ def test_a_real_model_with_thinking_is_never_refused(strict_provider, name, thin
     assert sum("Let me see." in str(message.content) for message in state["messages"]) == 30
 
 
+def test_two_middlewares_on_one_agent_are_refused():
+    """LangChain says so when the agent is made: a second one would shorten what the first has shortened."""
+    middleware = [HoldfastMiddleware(store=MemoryStore()), HoldfastMiddleware(store=MemoryStore())]
+    with pytest.raises(AssertionError, match="duplicate middleware"):
+        create_agent(StrictModel(), [read_log], middleware=middleware)
+
+
 def test_the_example_runs(capsys):
     """The example finishes, and its model was shown a small part of what its agent said."""
     runpy.run_path(str(EXAMPLE), run_name="__main__")

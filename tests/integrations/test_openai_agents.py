@@ -202,6 +202,18 @@ def list_outputs(items):
     return [item["output"] for item in items if item.get("type") == "function_call_output"]
 
 
+def test_two_adapters_on_one_run_work_as_one(caplog):
+    """A configuration that is Holdfast's already stays as it is, and one line says so."""
+    model, (first, second) = StrictModel(), (make_holdfast(), make_holdfast())
+    config = first.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    again = second.run_config(base=config)
+    assert run_agent(make_agent(first), again).final_output == "done"
+    assert model.refusals == 0
+    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.integrations"]
+    assert len(lines) == 1
+    assert "base is a run configuration of Holdfast already" in lines[0]
+
+
 @pytest.mark.parametrize("way", WAYS_TO_RUN)
 def test_agent_lives_past_its_window(way):
     """An agent that reads three windows of logs finishes; its result keeps the whole history; no request is refused;

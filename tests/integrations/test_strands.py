@@ -624,6 +624,18 @@ def test_what_goes_wrong_in_holdfast_does_not_stop_the_agent(kind, tmp_path, cap
     assert not lines[0].exc_info
 
 
+def test_two_managers_on_one_agent_work_as_one(caplog):
+    """An agent that is given a second manager after it was made keeps the first one's view, and one line says so."""
+    model = StrictModel()
+    agent = make_agent(model)
+    agent.conversation_manager = HoldfastConversationManager(window=30_000, store=MemoryStore())
+    assert str(agent(PROMPT)) == "done\n"
+    assert model.refusals == 0
+    lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.integrations"]
+    assert len(lines) == 1
+    assert "recall" in lines[0]
+
+
 def test_the_example_runs(capsys):
     """The example finishes, and its model was shown a small part of what its agent said."""
     runpy.run_path(str(EXAMPLE), run_name="__main__")
