@@ -105,10 +105,14 @@ def test_recall_without_a_store_is_explained_to_the_model(tmp_path):
 def test_the_usual_store_is_that_of_the_commands(tmp_path, monkeypatch):
     """Without a store, an adapter writes where ``holdfast ls`` looks."""
     monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "usual.db"))
-    history = AgentHistories().open("one")
+    histories = AgentHistories()
+    history = histories.open("one")
     history.plan([GivenMessage(Message.from_text("user", "Hello."))], get_target("openai-chat", "gpt-4.1"))
+    histories._get_store().close()
     assert locate_store().url == str(tmp_path / "usual.db")
-    assert [session.key for session in open_store(tmp_path / "usual.db").list_sessions()] == ["one"]
+    store = open_store(tmp_path / "usual.db")
+    assert [session.key for session in store.list_sessions()] == ["one"]
+    store.close()
 
 
 def test_the_api_of_a_model_is_that_of_its_nearest_known_class():

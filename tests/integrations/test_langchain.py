@@ -341,6 +341,7 @@ def test_a_real_model_with_thinking_is_never_refused(strict_provider, name, thin
     events = []
     middleware = HoldfastMiddleware(window=32_000, store=MemoryStore(), listener=events.append)
     state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    model._client.close()
     assert "done" in str(state["messages"][-1].content)
     requests = served.provider.requests
     assert [request.rule for request in requests if not request.tokens] == []
