@@ -99,13 +99,13 @@ class AgentHistories:
         if tell_framework is None:
             return listener
 
-        def tell(event: Event) -> None:
+        def tell_both(event: Event) -> None:
             with self.keep_agent_running():
                 tell_framework(event)
             if listener is not None:
                 listener(event)
 
-        return tell
+        return tell_both
 
     def _get_store(self) -> SessionStore:
         if self._open_store is None:
