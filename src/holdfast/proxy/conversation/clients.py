@@ -133,6 +133,11 @@ def identify_client(api: str, headers: Mapping[str, str], parsed_body: ParsedReq
     return ClientIdentity(family, scope, is_thread)
 
 
+def make_claude_code_scope(session_id: str, agent_id: str = "") -> str:
+    """Return the scope of Claude Code's requests for a session of its own, or for a sub-agent of that session."""
+    return _hash_names(session_id, agent_id)
+
+
 def _find_session_headers(headers: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the most reliable session headers of which at least one is set."""
     for names in SESSION_HEADERS:

@@ -1,0 +1,27 @@
+"""Claude Agent SDK: agents whose conversations stay inside the window, and a store for their transcripts.
+
+::
+
+    from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient
+    from holdfast.integrations.claude_agent_sdk import HoldfastProxy
+
+    async with HoldfastProxy() as holdfast:
+        async with ClaudeSDKClient(holdfast.configure(ClaudeAgentOptions())) as client:
+            ...
+
+The SDK runs the program Claude Code, which keeps the whole conversation. Its requests go through a proxy of Holdfast in
+this process, so the model sees a reduced view, and the tool ``recall`` reads back what that leaves out.
+"""
+
+from __future__ import annotations
+
+try:
+    from claude_agent_sdk import SessionStore, fold_session_summary  # noqa: F401 -- older versions have neither
+except ImportError as error:
+    advice = "install Claude Agent SDK 0.2.189 or newer: pip install 'holdfast[claude-agent-sdk]'"
+    raise ImportError(f"holdfast.integrations.claude_agent_sdk cannot be used ({error}); {advice}") from error
+
+from holdfast.integrations.claude_agent_sdk.holdfast_proxy import HoldfastProxy
+from holdfast.integrations.claude_agent_sdk.session_store import HoldfastSessionStore
+
+__all__ = ["HoldfastProxy", "HoldfastSessionStore"]

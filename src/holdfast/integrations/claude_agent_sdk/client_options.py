@@ -1,0 +1,142 @@
+"""Point the options of an agent at a proxy: its address, the tool ``recall``, everything else as the user has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from claude_agent_sdk import AgentDefinition, ClaudeAgentOptions, HookMatcher
+
+from holdfast.config.providers import PROVIDERS
+from holdfast.errors import ConfigError
+from holdfast.integrations.claude_agent_sdk.recall_server import RECALL_TOOL, SERVER_NAME, RecallServer
+from holdfast.integrations.claude_agent_sdk.running_proxy import (
+    BASE_URL_VARIABLE,
+    get_settings_url,
+    read_user_settings_url,
+)
+
+ANTHROPIC_URL = PROVIDERS["anthropic"].official
+FIRST_PARTY_VARIABLE = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
+"""Tells Claude Code that another address leads to Anthropic all the same, as ``1``: without it, it plans for 200,000
+tokens where the model has 1,000,000, and leaves out features such as tool search."""
+NO_PROXY_VARIABLES = ("NO_PROXY", "no_proxy")
+LOCAL_HOSTS = "127.0.0.1,localhost"
+
+
+class GatewayUrl(NamedTuple):
+    """The address that Claude Code would send its requests to, and whether settings set it, which beat variables."""
+
+    url: str
+    is_in_settings: bool
+
+
+def find_gateway(options: ClaudeAgentOptions) -> GatewayUrl:
+    """Return where the requests of an agent with ``options`` go without us. Raises ``ConfigError``, as
+    ``read_settings_option`` does.
+    """
+    environment = {**os.environ, **options.env}
+    own_settings_url = get_settings_url(read_settings_option(options))
+    if own_settings_url:
+        return GatewayUrl(own_settings_url, is_in_settings=True)
+    # The program reads no file of the user's if the options name other sources.
+    reads_user_settings = options.setting_sources is None or "user" in options.setting_sources
+    user_url = read_user_settings_url(environment) if reads_user_settings else ""
+    if user_url:
+        return GatewayUrl(user_url, is_in_settings=True)
+    return GatewayUrl(environment.get(BASE_URL_VARIABLE, ""), is_in_settings=False)
+
+
+def read_settings_option(options: ClaudeAgentOptions) -> dict[str, Any]:
+    """Return the option ``settings``, a JSON text or the path of a file, as a document; empty if it is not given.
+
+    Raises ``ConfigError`` if it cannot be read.
+    """
+    if not options.settings:
+        return {}
+    text = options.settings.strip()
+    try:
+        if not text.startswith("{"):
+            text = Path(options.cwd or "", text).read_text("utf-8-sig")
+        document = msgspec.json.decode(text)
+    except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+        raise ConfigError(f"the option settings cannot be read ({error}); correct it") from None
+    if not isinstance(document, dict):
+        raise ConfigError("the option settings is no JSON object; correct it")
+    return document
+
+
+def make_proxied_url(proxy_url: str, gateway_url: str) -> str:
+    """Return the address at the proxy whose requests it sends on to ``gateway_url``, or to Anthropic if that is empty.
+
+    A gateway of the user's stands behind the proxy's own address, so that one proxy may serve several.
+    """
+    if not gateway_url or gateway_url.rstrip("/") == ANTHROPIC_URL:
+        return proxy_url
+    return f"{proxy_url}/u/{gateway_url}"
+
+
+def point_at_proxy(options: ClaudeAgentOptions, proxy_url: str, *, has_own_upstream: bool) -> ClaudeAgentOptions:
+    """Return ``options`` with the proxy's address for all requests of Claude Code, and everything else as it was.
+
+    ``has_own_upstream``: a file of Holdfast says where the proxy sends requests, which counts more than the gateway of
+    the options. Raises ``ConfigError``, as ``read_settings_option`` does.
+    """
+    gateway = find_gateway(options)
+    if gateway.url.startswith(proxy_url):
+        return options
+    url = proxy_url if has_own_upstream else make_proxied_url(proxy_url, gateway.url)
+    environment = {**os.environ, **options.env}
+    variables = {BASE_URL_VARIABLE: url, **_make_no_proxy_variables(environment)}
+    if url == proxy_url and not has_own_upstream and FIRST_PARTY_VARIABLE not in environment:
+        variables[FIRST_PARTY_VARIABLE] = "1"
+    pointed_options = replace(options, env={**options.env, **variables})
+    if gateway.is_in_settings:
+        settings = read_settings_option(options)
+        settings["env"] = {**settings.get("env", {}), BASE_URL_VARIABLE: url}
+        pointed_options = replace(pointed_options, settings=msgspec.json.encode(settings).decode())
+    return pointed_options
+
+
+def _make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that keep requests to this machine off a network proxy, if there is one."""
+    if not any(environment.get(name) for name in environment if name.lower() in {"http_proxy", "all_proxy"}):
+        return {}
+    no_proxy = environment.get("NO_PROXY") or environment.get("no_proxy")
+    hosts = f"{no_proxy},{LOCAL_HOSTS}" if no_proxy else LOCAL_HOSTS
+    return dict.fromkeys(NO_PROXY_VARIABLES, hosts)
+
+
+def add_recall(options: ClaudeAgentOptions, recall_server: RecallServer) -> ClaudeAgentOptions:
+    """Return ``options`` with the tool ``recall``, allowed, also for the sub-agents that list their tools.
+
+    Raises ``ConfigError`` if the options leave no place for it.
+    """
+    if not isinstance(options.mcp_servers, dict):
+        raise ConfigError("mcp_servers is a file or a text, so the tool recall cannot be added; give a dict")
+    if SERVER_NAME in options.mcp_servers:
+        raise ConfigError(f"mcp_servers has a server of its own called {SERVER_NAME}; give it another name")
+    hooks = dict(options.hooks or {})
+    matcher = HookMatcher(matcher=RECALL_TOOL, hooks=[recall_server.note_caller])
+    hooks["PreToolUse"] = [*hooks.get("PreToolUse", []), matcher]
+    agents = options.agents
+    if agents is not None:
+        agents = {name: _allow_recall(agent) for name, agent in agents.items()}
+    return replace(
+        options,
+        mcp_servers={**options.mcp_servers, SERVER_NAME: recall_server.make_config()},
+        allowed_tools=[*options.allowed_tools, RECALL_TOOL],
+        hooks=hooks,
+        agents=agents,
+    )
+
+
+def _allow_recall(agent: AgentDefinition) -> AgentDefinition:
+    """Return ``agent`` with the tool, if it lists its tools; without a list it has all."""
+    if agent.tools is None:
+        return agent
+    return replace(agent, tools=[*agent.tools, RECALL_TOOL])
