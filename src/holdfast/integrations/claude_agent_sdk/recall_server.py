@@ -53,9 +53,7 @@ class RecallServer:
         self._callers: OrderedDict[str, Caller] = OrderedDict()
         """By the id of the tool call; the newest is last."""
 
-    async def note_caller(
-        self, hook_input: HookInput, tool_use_id: str | None, context: HookContext
-    ) -> HookJSONOutput:
+    async def note_caller(self, hook_input: HookInput, tool_use_id: str | None, context: HookContext) -> HookJSONOutput:
         """Note which conversation calls the tool, and have no opinion about the call."""
         del context
         values: dict[str, Any] = dict(hook_input)

@@ -41,8 +41,8 @@ class HoldfastSessionStore(SdkSessionStore):
     The SDK gives it each line of the transcripts of sessions and sub-agents, and takes them from it for ``resume``, in
     any process and on any machine that has the store. A line that the SDK gives twice is kept once. ``store`` is a
     store, or the path of one; by default ``claude-agent-sdk.db`` in the folder of the command line's store, which lists
-    conversations and no transcripts. Methods may be called from several tasks and processes at once. They raise ``StoreError`` if the store cannot be read or written; the SDK then tries three times,
-    and the agent goes on.
+    conversations and no transcripts. Methods may be called from several tasks and processes at once. They raise
+    ``StoreError`` if the store cannot be read or written; the SDK then tries three times, and the agent goes on.
     """
 
     def __init__(self, store: SessionStore | str | os.PathLike[str] | None = None) -> None:
@@ -108,7 +108,7 @@ class HoldfastSessionStore(SdkSessionStore):
         return log.read_lines() or None
 
     def _list_summaries(self, store: SessionStore, project_key: str) -> list[SessionSummaryEntry]:
-        summaries = []
+        summaries: list[SessionSummaryEntry] = []
         for session_id, info in _list_infos(store, project_key).items():
             log = self._get_log(store, {"project_key": project_key, "session_id": session_id})
             log.read_new_lines()
