@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
 import re
+import runpy
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,7 @@ from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.open_store import open_store
 from holdfast.testing.provider import RefusalReply, ScriptedAnswer
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "integrations" / "claude_agent_sdk_agent.py"
 RULE = "Never restart the server."
 RECALL = "mcp__holdfast__recall"
 KEY = {"project_key": "project", "session_id": "session"}
@@ -259,6 +263,24 @@ def test_where_recall_has_no_place_the_proxy_still_works(home, caplog, options, 
     assert why in record.message
 
 
+@pytest.mark.parametrize("place", ["folder", "cloud"])
+def test_requests_that_bypass_the_proxy_are_told(home, tmp_path, caplog, place):
+    """Settings of a folder may be somebody else's, so no key is sent where they point; the log says what that means."""
+    env = {}
+    if place == "folder":
+        (tmp_path / ".claude").mkdir()
+        document = json.dumps({"env": {"ANTHROPIC_BASE_URL": GATEWAY}})
+        (tmp_path / ".claude" / "settings.json").write_text(document, "utf-8")
+    else:
+        env = {"CLAUDE_CODE_USE_BEDROCK": "1"}
+    with HoldfastProxy(store=":memory:") as holdfast:
+        configured = holdfast.configure(ClaudeAgentOptions(cwd=tmp_path, env=env))
+        assert configured.env["ANTHROPIC_BASE_URL"] == holdfast.url
+        assert configured.settings is None
+    (record,) = [record for record in caplog.records if record.name == "holdfast.integrations"]
+    assert "bypass the proxy" in record.message
+
+
 def test_settings_that_cannot_be_read_leave_the_agent_as_it_is(home, caplog):
     """The program itself says what is wrong with them."""
     options = ClaudeAgentOptions(settings="missing.json")
@@ -283,12 +305,18 @@ def test_a_proxy_that_cannot_start_leaves_the_agents_as_they_are(home, tmp_path,
 
 @pytest.fixture
 def program():
-    """Return the program that the SDK runs: the one in a variable, else the one inside of the SDK."""
+    """Return the program that the SDK runs: the one in a variable, else the one inside of the SDK.
+
+    The SDK leaves the pipes of a program that has ended to the garbage collector, with or without us.
+    """
     bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
     path = Path(os.environ.get("HOLDFAST_CLAUDE") or bundled)
     if not path.is_file():
         pytest.skip("there is no Claude Code: this SDK has none inside; set HOLDFAST_CLAUDE to its program")
-    return path
+    yield path
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 class Worker:
@@ -333,14 +361,7 @@ def make_options(home, program, tmp_path):
 
 async def run_query(prompt, options):
     """Run a query and return all its messages."""
-    messages = [message async for message in query(prompt=prompt, options=options)]
-    await wait_for_pipes()
-    return messages
-
-
-async def wait_for_pipes():
-    """Wait until asyncio has closed the pipes of the program that has just ended; the SDK does not wait for that."""
-    await asyncio.sleep(0.3)
+    return [message async for message in query(prompt=prompt, options=options)]
 
 
 def get_result(messages):
@@ -487,7 +508,8 @@ def test_a_session_goes_on_in_another_process_and_on_another_machine(strict_prov
     assert any(is_extract(text) for text in list_texts(first_after))
     shown_before = [strip_cache_marks(message) for message in last_before["messages"]]
     shown_after = [strip_cache_marks(message) for message in first_after["messages"]]
-    assert shown_after[: len(shown_before)] == shown_before
+    differing = [at for at, pair in enumerate(zip(shown_before, shown_after, strict=False)) if pair[0] != pair[1]]
+    assert differing == []
     forked_id = asyncio.run(run_once("And then?", resume=session_id, fork_session=True))
     assert forked_id != session_id
     assert RULE in json.dumps(list_bodies(served.provider)[-1]["messages"])
@@ -540,10 +562,20 @@ def test_a_client_with_several_turns(strict_provider, make_options, tmp_path):
                 for prompt in ("Read all parts.", "Thank you."):
                     await client.query(prompt)
                     results.append(get_result([message async for message in client.receive_response()]))
-            await wait_for_pipes()
-            return results
+                return results
 
     results = asyncio.run(work())
     assert len({result.session_id for result in results}) == 1
     assert called == ["Bash"] * 16
     assert not any(isinstance(request.reply, RefusalReply) for request in served.provider.requests)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not EXAMPLE.exists(), reason="these tests also run beside an installed wheel")
+def test_the_example_runs(home, program, capsys):
+    """The example finishes, and one refusal stays inside."""
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    said, refused, size = capsys.readouterr().out.splitlines()
+    assert said == "The agent said after 31 steps: Part 7 is slow."
+    assert refused == "Of 32 requests 1 was refused; the agent never saw that."
+    assert size.endswith("of a window of 60,000.")

@@ -17,6 +17,7 @@ from holdfast.integrations.claude_agent_sdk.recall_server import RECALL_TOOL, SE
 from holdfast.integrations.claude_agent_sdk.running_proxy import (
     BASE_URL_VARIABLE,
     get_settings_url,
+    read_settings_file,
     read_user_settings_url,
 )
 
@@ -49,6 +50,25 @@ def find_gateway(options: ClaudeAgentOptions) -> GatewayUrl:
     if user_url:
         return GatewayUrl(user_url, is_in_settings=True)
     return GatewayUrl(environment.get(BASE_URL_VARIABLE, ""), is_in_settings=False)
+
+
+def find_bypass(options: ClaudeAgentOptions) -> str:
+    """Return why the requests of an agent with ``options`` do not come through a proxy, or an empty string.
+
+    Settings of the working folder beat variables. They may be somebody else's, so no key is sent where they point.
+    """
+    environment = {**os.environ, **options.env}
+    for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"):
+        if environment.get(f"CLAUDE_CODE_USE_{cloud}"):
+            return f"CLAUDE_CODE_USE_{cloud} is set"
+    sources = options.setting_sources
+    if find_gateway(options).is_in_settings:
+        return ""  # then ours are given as an option, which beats all files
+    for source, name in (("project", "settings.json"), ("local", "settings.local.json")):
+        path = Path(options.cwd or "", ".claude", name)
+        if (sources is None or source in sources) and get_settings_url(read_settings_file(path)):
+            return f"{path} sets {BASE_URL_VARIABLE}"
+    return ""
 
 
 def read_settings_option(options: ClaudeAgentOptions) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.engine.session import Report
 from holdfast.errors import HoldfastError
 from holdfast.events import EventListener
-from holdfast.integrations.claude_agent_sdk.client_options import add_recall, find_gateway, point_at_proxy
+from holdfast.integrations.claude_agent_sdk.client_options import add_recall, find_bypass, find_gateway, point_at_proxy
 from holdfast.integrations.claude_agent_sdk.proxy_thread import ProxyThread
 from holdfast.integrations.claude_agent_sdk.recall_server import RecallServer
 from holdfast.integrations.claude_agent_sdk.running_proxy import find_running_proxy, make_token_header
@@ -130,6 +130,8 @@ class HoldfastProxy:
         if not self.url or self._sessions is None:
             return options
         try:
+            if bypass := find_bypass(options):
+                self._warn_once("bypass", f"requests of Claude Code bypass the proxy: {bypass}")
             gateway = find_gateway(options)
             running_proxy = None
             if gateway.url and not gateway.url.startswith(self.url):

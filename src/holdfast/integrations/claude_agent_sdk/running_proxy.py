@@ -66,11 +66,15 @@ def read_user_settings_url(environment: Mapping[str, str]) -> str:
     It overrides variables. Settings of the working folder are not read: they may have come from anywhere.
     """
     folder = environment.get("CLAUDE_CONFIG_DIR") or Path(environment.get("HOME") or Path.home(), ".claude")
+    return get_settings_url(read_settings_file(Path(folder, "settings.json")))
+
+
+def read_settings_file(path: Path) -> Any:
+    """Return the document in a file of settings; None if there is none, or it is no JSON."""
     try:
-        document = msgspec.json.decode(Path(folder, "settings.json").read_bytes())
+        return msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        return ""
-    return get_settings_url(document)
+        return None
 
 
 def get_settings_url(document: Any) -> str:
