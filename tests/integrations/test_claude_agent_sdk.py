@@ -162,7 +162,7 @@ async def note_nothing(hook_input, tool_use_id, context):
 
 
 def test_everything_that_the_user_has_set_stays(home):
-    """Only the address, the tool and a hook for it are added, and the given options are not changed."""
+    """The address, the tool and a hook for it are added, and the given options are not changed."""
     own_hook = HookMatcher(matcher="Bash", hooks=[note_nothing])
     options = ClaudeAgentOptions(
         env={"ANTHROPIC_CUSTOM_HEADERS": "x-team: a", "ANTHROPIC_API_KEY": "k"},
@@ -175,6 +175,7 @@ def test_everything_that_the_user_has_set_stays(home):
         },
         resume="1234",
         fork_session=True,
+        max_buffer_size=2_000_000,
         system_prompt="Be brief.",
     )
     with HoldfastProxy(store=":memory:") as holdfast:
@@ -194,6 +195,7 @@ def test_everything_that_the_user_has_set_stays(home):
     assert configured.agents["reader"].tools == ["Read", RECALL]
     assert configured.agents["free"].tools is None
     assert (configured.resume, configured.fork_session, configured.system_prompt) == ("1234", True, "Be brief.")
+    assert configured.max_buffer_size == 2_000_000
     assert list(options.mcp_servers) == ["own"]
     assert options.hooks["PreToolUse"] == [own_hook]
     assert "ANTHROPIC_BASE_URL" not in options.env
@@ -489,7 +491,10 @@ def test_a_sub_agent_is_a_conversation_of_its_own(strict_provider, make_options,
 
 @pytest.mark.long
 def test_a_session_goes_on_in_another_process_and_on_another_machine(strict_provider, make_options, home, tmp_path):
-    """The transcript comes from the session store, and the model is shown what it was shown before."""
+    """The transcript comes from the session store, and the model is shown what it was shown before.
+
+    The fork writes its whole transcript anew, more than the 1 MB that the SDK reads at once by default.
+    """
     served = strict_provider(window=60_000, script=Worker(30))
 
     async def run_once(prompt, **fields):

@@ -29,6 +29,11 @@ NO_PROXY_VARIABLES = ("NO_PROXY", "no_proxy")
 LOCAL_HOSTS = "127.0.0.1,localhost"
 
 
+MAX_MESSAGE_BYTES = 64_000_000
+"""The largest message of the program that the SDK reads, if the options set no limit. The SDK's own is 1 MB, and a
+larger message ends the agent: seen when a session was forked whose transcript, kept in a session store, had 1 MB."""
+
+
 class GatewayUrl(NamedTuple):
     """The address that Claude Code would send its requests to, and whether settings set it, which beat variables."""
 
@@ -114,7 +119,11 @@ def point_at_proxy(options: ClaudeAgentOptions, proxy_url: str, *, has_own_upstr
     variables = {BASE_URL_VARIABLE: url, **_make_no_proxy_variables(environment)}
     if url == proxy_url and not has_own_upstream and FIRST_PARTY_VARIABLE not in environment:
         variables[FIRST_PARTY_VARIABLE] = "1"
-    pointed_options = replace(options, env={**options.env, **variables})
+    pointed_options = replace(
+        options,
+        env={**options.env, **variables},
+        max_buffer_size=options.max_buffer_size or MAX_MESSAGE_BYTES,
+    )
     if gateway.is_in_settings:
         settings = read_settings_option(options)
         settings["env"] = {**settings.get("env", {}), BASE_URL_VARIABLE: url}
