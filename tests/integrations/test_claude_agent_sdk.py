@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import logging
 import os
 import re
 import runpy
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -265,6 +267,31 @@ def test_where_recall_has_no_place_the_proxy_still_works(home, caplog, options, 
     assert why in record.message
 
 
+def test_an_old_mcp_package_leaves_out_recall_alone(home, caplog, monkeypatch):
+    """The SDK also works with mcp 1, whose servers are made in another way."""
+
+    class OldServer:
+        def __init__(self, name):
+            self.name = name
+
+    monkeypatch.setattr("mcp.server.lowlevel.Server", OldServer)
+    with HoldfastProxy(store=":memory:") as holdfast:
+        configured = holdfast.configure()
+        assert configured.env["ANTHROPIC_BASE_URL"] == holdfast.url
+    assert configured.allowed_tools == []
+    assert "mcp 2.0 or newer" in caplog.text
+
+
+def test_an_old_sdk_is_a_clear_error(monkeypatch):
+    """The import says which version is needed and how to get it."""
+    monkeypatch.delattr(claude_agent_sdk, "fold_session_summary")
+    for name in [*sys.modules]:
+        if name.startswith("holdfast.integrations.claude_agent_sdk"):
+            monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=r"0\.2\.189 or newer: pip install 'holdfast\[claude-agent-sdk\]'"):
+        importlib.import_module("holdfast.integrations.claude_agent_sdk")
+
+
 @pytest.mark.parametrize("place", ["folder", "cloud"])
 def test_requests_that_bypass_the_proxy_are_told(home, tmp_path, caplog, place):
     """Settings of a folder may be somebody else's, so no key is sent where they point; the log says what that means."""
@@ -442,6 +469,23 @@ def test_the_model_reads_back_what_it_is_not_shown(strict_provider, make_options
     last, before = (list_bodies(served.provider)[-1], list_bodies(served.provider)[-2])
     assert "line 00777 of part 2\\n" not in json.dumps(before["messages"])
     assert find_results(last, "line 00777 of part 2")
+
+
+@pytest.mark.long
+def test_agents_at_the_same_time_are_kept_apart(strict_provider, make_options, tmp_path):
+    """One block serves both, and each is a conversation of its own with its own report."""
+    served = strict_provider(window=60_000, script=[])
+
+    async def work():
+        async with HoldfastProxy(store=tmp_path / "h.db") as holdfast:
+            options = holdfast.configure(make_options(served.url))
+            both = await asyncio.gather(run_query("I am ORANGE.", options), run_query("I am PURPLE.", options))
+            return [holdfast.get_report(get_result(messages).session_id) for messages in both]
+
+    reports = asyncio.run(work())
+    assert reports[0].session != reports[1].session
+    for body in list_bodies(served.provider):
+        assert ("ORANGE" in json.dumps(body)) != ("PURPLE" in json.dumps(body))
 
 
 @pytest.mark.long

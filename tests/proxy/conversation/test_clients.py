@@ -17,6 +17,7 @@ from holdfast.proxy.conversation.clients import (
     classify_purpose,
     has_tools,
     identify_client,
+    make_claude_code_scope,
 )
 
 TOOLS = [{"name": "Bash", "input_schema": {"type": "object"}}]
@@ -328,3 +329,13 @@ def test_tool_clients_remembers_a_bounded_number_of_clients():
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("agent_id", ["", "a57dd96f7981d04f9"])
+def test_the_scope_of_claude_code_is_known_from_its_ids(agent_id):
+    """Whoever knows the ids of a session and a sub-agent finds their conversation."""
+    headers = {"user-agent": "claude-cli/2.1.332", "x-claude-code-session-id": "c1c0adb3"}
+    if agent_id:
+        headers["x-claude-code-agent-id"] = agent_id
+    client = identify_client("anthropic", headers, parse_messages())
+    assert (client.family, client.scope) == ("claude-code", make_claude_code_scope("c1c0adb3", agent_id))

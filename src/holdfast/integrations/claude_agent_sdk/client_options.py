@@ -17,6 +17,7 @@ from holdfast.integrations.claude_agent_sdk.recall_server import RECALL_TOOL, SE
 from holdfast.integrations.claude_agent_sdk.running_proxy import (
     BASE_URL_VARIABLE,
     get_settings_url,
+    is_url_at,
     read_settings_file,
     read_user_settings_url,
 )
@@ -112,7 +113,7 @@ def point_at_proxy(options: ClaudeAgentOptions, proxy_url: str, *, has_own_upstr
     the options. Raises ``ConfigError``, as ``read_settings_option`` does.
     """
     gateway = find_gateway(options)
-    if gateway.url.startswith(proxy_url):
+    if is_url_at(gateway.url, proxy_url):
         return options
     url = proxy_url if has_own_upstream else make_proxied_url(proxy_url, gateway.url)
     environment = {**os.environ, **options.env}

@@ -22,7 +22,7 @@ from holdfast.events import EventListener
 from holdfast.integrations.claude_agent_sdk.client_options import add_recall, find_bypass, find_gateway, point_at_proxy
 from holdfast.integrations.claude_agent_sdk.proxy_thread import ProxyThread
 from holdfast.integrations.claude_agent_sdk.recall_server import RecallServer
-from holdfast.integrations.claude_agent_sdk.running_proxy import find_running_proxy, make_token_header
+from holdfast.integrations.claude_agent_sdk.running_proxy import find_running_proxy, is_url_at, make_token_header
 from holdfast.integrations.claude_agent_sdk.stored_sessions import StoredSessions
 from holdfast.integrations.common.options import find_usual_store
 from holdfast.proxy.settings import load_proxy_settings
@@ -134,7 +134,7 @@ class HoldfastProxy:
                 self._warn_once("bypass", f"requests of Claude Code bypass the proxy: {bypass}")
             gateway = find_gateway(options)
             running_proxy = None
-            if gateway.url and not gateway.url.startswith(self.url):
+            if gateway.url and not is_url_at(gateway.url, self.url):
                 running_proxy = find_running_proxy(gateway.url)
             if running_proxy is not None:
                 pointed_options = _send_token(options, running_proxy.token)

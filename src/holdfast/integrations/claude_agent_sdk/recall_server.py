@@ -15,7 +15,7 @@ from holdfast.engine.recall import (
     RecallAnswer,
     answer_recall,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.integrations.claude_agent_sdk.stored_sessions import StoredSessions
 
 if TYPE_CHECKING:
@@ -64,17 +64,21 @@ class RecallServer:
         return {}
 
     def make_config(self) -> McpSdkServerConfig:
-        """Return the server for ``mcp_servers``."""
+        """Return the server for ``mcp_servers``. Raises ``ConfigError`` if the package ``mcp`` is too old for it."""
         from importlib.metadata import version
 
         from mcp.server.lowlevel import Server
 
-        server: Server[Any] = Server(
-            SERVER_NAME,
-            version=version("holdfast"),
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
-        )
+        try:
+            server: Server[Any] = Server(
+                SERVER_NAME,
+                version=version("holdfast"),
+                on_list_tools=self._list_tools,
+                on_call_tool=self._call_tool,
+            )
+        except TypeError:
+            advice = "install it: pip install 'holdfast[claude-agent-sdk]'"
+            raise ConfigError(f"the tool recall needs the package mcp 2.0 or newer; {advice}") from None
         return {"type": "sdk", "name": SERVER_NAME, "instance": server}
 
     async def _list_tools(

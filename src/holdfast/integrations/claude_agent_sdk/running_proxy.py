@@ -55,6 +55,11 @@ def find_running_proxy(url: str) -> RunningProxy | None:
     return RunningProxy()
 
 
+def is_url_at(url: str, proxy_url: str) -> bool:
+    """Return whether requests to ``url`` go to the proxy at ``proxy_url``."""
+    return url == proxy_url or url.startswith(f"{proxy_url}/")
+
+
 def make_token_header(token: str) -> str:
     """Return the line of ``ANTHROPIC_CUSTOM_HEADERS`` with which Claude Code sends the token of a proxy."""
     return f"{TOKEN_HEADER.decode()}: {token}"
