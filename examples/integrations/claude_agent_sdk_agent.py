@@ -54,11 +54,12 @@ async def ask(url, home):
     options = ClaudeAgentOptions(env=env, cli_path=find_program(), cwd=home, allowed_tools=["Bash"])
     async with HoldfastProxy(store=":memory:") as holdfast:
         prompt = "Which part of the log is slow? Never restart the server."
+        session_id = ""
         async for message in query(prompt=prompt, options=holdfast.configure(options)):
             if isinstance(message, ResultMessage):
                 print(f"The agent said after {message.num_turns} steps: {message.result}")
-                return holdfast.get_report(message.session_id)
-    return None
+                session_id = message.session_id
+        return holdfast.get_report(session_id)
 
 
 def main():

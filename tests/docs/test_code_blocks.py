@@ -53,6 +53,7 @@ def block_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "store.db"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     for variable in ("COLUMNS", "FORCE_COLOR"):
         monkeypatch.delenv(variable, raising=False)
 
