@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from socket import gethostname
@@ -10,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 BASE_URL_PATTERN = r"^https?://[^\s/@?#\\]+(/[^\s?#\\]*)?\Z"
 """A base address. Paths are appended to it, so it has no query; a password in it would be shown in errors and logs."""
+LOCAL_HOSTS = "127.0.0.1,localhost"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _WILDCARD_HOSTS = {"0.0.0.0", "::", ""}  # noqa: S104
 """Hosts with which a server listens on all addresses; they are only compared here, never bound."""
@@ -72,3 +74,14 @@ def _split_url(base: str) -> SplitResult | None:
     except ValueError:
         return None
     return url if is_whole else None
+
+
+def make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables that keep requests to this machine off a configured network proxy."""
+    # Programs read these variables in upper case or in lower case, so both forms are looked for and set.
+    network_proxies = [environment[name] for name in environment if name.lower() in {"http_proxy", "all_proxy"}]
+    if not any(network_proxies):
+        return {}
+    no_proxy = environment.get("NO_PROXY") or environment.get("no_proxy")
+    hosts = f"{no_proxy},{LOCAL_HOSTS}" if no_proxy else LOCAL_HOSTS
+    return {"NO_PROXY": hosts, "no_proxy": hosts}

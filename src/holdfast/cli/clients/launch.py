@@ -25,12 +25,12 @@ from holdfast.cli.clients.client_settings import (
     list_settings_files,
     parse_lenient_json,
 )
+from holdfast.config.addresses import make_no_proxy_variables
 from holdfast.config.providers import ADDRESS_VARIABLES, PROVIDERS
 from holdfast.proxy.http.headers import TOKEN_HEADER
 
 CHATGPT_CODEX_URL = "https://chatgpt.com/backend-api/codex"
 """The address that Codex uses when it is logged in with ChatGPT, seen in its requests."""
-LOCAL_HOSTS = "127.0.0.1,localhost"
 CLAUDE_HEADERS_VARIABLE = "ANTHROPIC_CUSTOM_HEADERS"
 """Extra headers of Claude Code, one per line."""
 
@@ -116,7 +116,7 @@ def plan_launch(client: str, launch_request: LaunchRequest) -> LaunchPlan:
         note = f"that proxy requires its token: {client} must send it in the header {TOKEN_HEADER.decode()}"
         plan = msgspec.structs.replace(plan, notes=(*plan.notes, note))
     return msgspec.structs.replace(
-        plan, environment={**_make_no_proxy_variables(launch_request.environment.environment), **plan.environment}
+        plan, environment={**make_no_proxy_variables(launch_request.environment.environment), **plan.environment}
     )
 
 
@@ -124,17 +124,6 @@ def get_command_client(command: str) -> str:
     """Return the program name of ``command`` in the form used as a client's name here."""
     name = PurePath(command.replace("\\", "/")).name.lower()
     return name.removesuffix(".exe").removesuffix(".cmd").removesuffix(".ps1")
-
-
-def _make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that keep requests to this machine off a configured network proxy."""
-    # Programs read these variables in upper case or in lower case, so both forms are looked for and set.
-    network_proxies = [environment[name] for name in environment if name.lower() in {"http_proxy", "all_proxy"}]
-    if not any(network_proxies):
-        return {}
-    no_proxy = environment.get("NO_PROXY") or environment.get("no_proxy")
-    hosts = f"{no_proxy},{LOCAL_HOSTS}" if no_proxy else LOCAL_HOSTS
-    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def _choose_base_url(launch_request: LaunchRequest, name: str, configured_urls: Sequence[ConfiguredUrl] = ()) -> str:

@@ -13,15 +13,12 @@ The SDK runs the program Claude Code, which keeps the whole conversation. Its re
 this process, so the model sees a reduced view, and the tool ``recall`` reads back what that leaves out.
 """
 
-from __future__ import annotations
+from holdfast.integrations.common.framework import require_framework
 
-try:
-    from claude_agent_sdk import SessionStore, fold_session_summary  # noqa: F401 -- older versions have neither
-except ImportError as error:
-    advice = "install Claude Agent SDK 0.2.189 or newer: pip install 'holdfast[claude-agent-sdk]'"
-    raise ImportError(f"holdfast.integrations.claude_agent_sdk cannot be used ({error}); {advice}") from error
-
-from holdfast.integrations.claude_agent_sdk.holdfast_proxy import HoldfastProxy
-from holdfast.integrations.claude_agent_sdk.session_store import HoldfastSessionStore
+with require_framework(
+    "Claude Agent SDK", distribution="claude-agent-sdk", oldest_version="0.2.189", extra="claude-agent-sdk"
+):
+    from holdfast.integrations.claude_agent_sdk.holdfast_proxy import HoldfastProxy
+    from holdfast.integrations.claude_agent_sdk.session_store import HoldfastSessionStore
 
 __all__ = ["HoldfastProxy", "HoldfastSessionStore"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from claude_agent_sdk import AgentDefinition, ClaudeAgentOptions, HookMatcher
 
+from holdfast.config.addresses import make_no_proxy_variables
 from holdfast.config.providers import PROVIDERS
 from holdfast.errors import ConfigError
 from holdfast.integrations.claude_agent_sdk.recall_server import RECALL_TOOL, SERVER_NAME, RecallServer
@@ -26,10 +26,6 @@ ANTHROPIC_URL = PROVIDERS["anthropic"].official
 FIRST_PARTY_VARIABLE = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"
 """Tells Claude Code that another address leads to Anthropic all the same, as ``1``: without it, it plans for 200,000
 tokens where the model has 1,000,000, and leaves out features such as tool search."""
-NO_PROXY_VARIABLES = ("NO_PROXY", "no_proxy")
-LOCAL_HOSTS = "127.0.0.1,localhost"
-
-
 MAX_MESSAGE_BYTES = 64_000_000
 """The largest message of the program that the SDK reads, if the options set no limit. The SDK's own is 1 MB, and a
 larger message ends the agent: seen when a session was forked whose transcript, kept in a session store, had 1 MB."""
@@ -117,7 +113,7 @@ def point_at_proxy(options: ClaudeAgentOptions, proxy_url: str, *, has_own_upstr
         return options
     url = proxy_url if has_own_upstream else make_proxied_url(proxy_url, gateway.url)
     environment = {**os.environ, **options.env}
-    variables = {BASE_URL_VARIABLE: url, **_make_no_proxy_variables(environment)}
+    variables = {BASE_URL_VARIABLE: url, **make_no_proxy_variables(environment)}
     if url == proxy_url and not has_own_upstream and FIRST_PARTY_VARIABLE not in environment:
         variables[FIRST_PARTY_VARIABLE] = "1"
     pointed_options = replace(
@@ -130,15 +126,6 @@ def point_at_proxy(options: ClaudeAgentOptions, proxy_url: str, *, has_own_upstr
         settings["env"] = {**settings.get("env", {}), BASE_URL_VARIABLE: url}
         pointed_options = replace(pointed_options, settings=msgspec.json.encode(settings).decode())
     return pointed_options
-
-
-def _make_no_proxy_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that keep requests to this machine off a network proxy, if there is one."""
-    if not any(environment.get(name) for name in environment if name.lower() in {"http_proxy", "all_proxy"}):
-        return {}
-    no_proxy = environment.get("NO_PROXY") or environment.get("no_proxy")
-    hosts = f"{no_proxy},{LOCAL_HOSTS}" if no_proxy else LOCAL_HOSTS
-    return dict.fromkeys(NO_PROXY_VARIABLES, hosts)
 
 
 def add_recall(options: ClaudeAgentOptions, recall_server: RecallServer) -> ClaudeAgentOptions:

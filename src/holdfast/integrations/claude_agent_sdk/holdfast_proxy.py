@@ -24,8 +24,8 @@ from holdfast.integrations.claude_agent_sdk.proxy_thread import ProxyThread
 from holdfast.integrations.claude_agent_sdk.recall_server import RecallServer
 from holdfast.integrations.claude_agent_sdk.running_proxy import find_running_proxy, is_url_at, make_token_header
 from holdfast.integrations.claude_agent_sdk.stored_sessions import StoredSessions
-from holdfast.integrations.common.options import find_usual_store
 from holdfast.proxy.settings import load_proxy_settings
+from holdfast.store.location import locate_store
 
 HEADERS_VARIABLE = "ANTHROPIC_CUSTOM_HEADERS"
 """Extra headers of Claude Code's requests, one per line."""
@@ -109,7 +109,7 @@ class HoldfastProxy:
 
     def _locate_store(self) -> str:
         if self._store is None:
-            return find_usual_store()
+            return locate_store().url
         if os.fspath(self._store) == ":memory:":
             # The proxy and its readers open the store each for themselves, so it has to have a path.
             folder = self._cleanup.enter_context(TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True))
