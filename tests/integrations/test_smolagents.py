@@ -303,24 +303,6 @@ def test_another_error_is_the_agents():
     assert strict_model.refusals == 1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_overflow_is_known_by_the_class_of_litellm(monkeypatch):
-    """LiteLLM has classified its errors, so its own class says it whatever the text is."""
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    litellm = pytest.importorskip("litellm", reason="LiteLLM is not installed (pip install 'smolagents[litellm]')")
-
-    class RefusingModel(StrictModel):
-        def check_request(self, messages, tools):
-            try:
-                return super().check_request(messages, tools)
-            except ProviderError:
-                raise litellm.ContextWindowExceededError("no", "gpt-4.1", "openai") from None
-
-    strict_model = RefusingModel(window=12_000, steps=15)
-    assert make_agent(CodeAgent, make_model(strict_model, window=200_000)).run(PROMPT) == "done"
-    assert strict_model.refusals
-
-
 @pytest.mark.parametrize("agent_class", AGENT_CLASSES)
 def test_recall_reads_back_what_is_not_shown(agent_class):
     """The tool finds a line of an early step, reads it, and explains what is wrong with its arguments."""
@@ -482,19 +464,24 @@ def test_decisions_survive_a_restart():
     assert len(store.list_sessions()) == 1
 
 
-def test_usage_of_answers_is_recorded():
-    """What the provider counted is known to the report, though it is three times what we count."""
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("agent_class", AGENT_CLASSES)
+def test_usage_of_answers_is_recorded(agent_class, is_streamed):
+    """What the provider counted is known to the report, though it is three times what we count; and the system prompt
+    and the tools are counted.
+    """
 
-    class CountingModel(StrictModel):
+    class CountingModel(StreamingModel):
         def check_request(self, messages, tools):
             return 3 * super().check_request(messages, tools)
 
-    for agent_class in AGENT_CLASSES:
-        model = make_model(CountingModel(steps=4))
-        agent = make_agent(agent_class, model)
-        agent.run(PROMPT)
-        counted = agent.memory.steps[-1].token_usage.input_tokens
-        assert abs(model.get_history().report().tokens - counted) < 0.1 * counted
+    model = make_model(CountingModel(steps=4))
+    agent = make_agent(agent_class, model, stream_outputs=is_streamed)
+    agent.run(PROMPT)
+    counted = agent.memory.steps[-1].token_usage.input_tokens
+    report = model.get_history().report()
+    assert abs(report.tokens - counted) < 0.1 * counted
+    assert report.setup_tokens > 3 * 1_000
 
 
 def test_a_memory_that_a_callback_edits_is_followed():

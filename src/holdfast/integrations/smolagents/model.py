@@ -170,9 +170,7 @@ class HoldfastModel(Model):
             return None
         try:
             given_messages = [GivenMessage(group.message) for group in call.given.groups]
-            shown_messages = call.history.plan_smaller(
-                _read_error(error), is_surely_overflow=_is_litellm_overflow(error), messages=given_messages
-            )
+            shown_messages = call.history.plan_smaller(_read_error(error), messages=given_messages)
             if shown_messages is None:
                 return None
             return self._show(call, call.history, shown_messages)
@@ -276,13 +274,6 @@ def _read_error(error: Exception) -> ErrorReport:
     """Return what the client of a provider says about an error: each has its own attributes."""
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
-    server_message = getattr(error, "server_message", None)
-    message = f"{error}\n{server_message}" if server_message else str(error)
     return ErrorReport(
-        status=status if isinstance(status, int) else None, message=message, body=getattr(error, "body", None) or b""
+        status=status if isinstance(status, int) else None, message=str(error), body=getattr(error, "body", None) or b""
     )
-
-
-def _is_litellm_overflow(error: Exception) -> bool:
-    """Whether LiteLLM has classified the error, by the name of its class: LiteLLM need not be installed."""
-    return any(base.__name__ == "ContextWindowExceededError" for base in type(error).__mro__)
