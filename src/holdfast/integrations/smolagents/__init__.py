@@ -15,7 +15,8 @@ what the view leaves out, and a call that its provider refuses for its length is
 from __future__ import annotations
 
 try:
-    import smolagents as _smolagents  # noqa: F401 -- the modules of this package need it
+    from smolagents import Tool  # noqa: F401 -- what the modules of this package need
+    from smolagents.models import ChatMessage, ChatMessageStreamDelta, MessageRole, Model  # noqa: F401
 except ImportError as error:
     _ADVICE = "install smolagents 1.26 or newer: pip install 'holdfast[smolagents]'"
     raise ImportError(f"holdfast.integrations.smolagents cannot be used ({error}); {_ADVICE}") from error

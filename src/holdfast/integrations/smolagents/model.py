@@ -1,9 +1,8 @@
 """The model that an agent is given in place of its own.
 
 smolagents has two documented places for this. A step callback gets the agent after a step and may change its memory:
-that loses history, comes after the call that was too large, and sees neither planning nor an overflow, which ends the
-run. A model gets all messages of each call of whatever kind (steps, plans, the last answer), may be any class with
-``generate``, and can make a call again. So this is a model.
+that loses history, and it sees no request, and cannot make one again whose refusal ends the run. A custom model gets
+all messages of each call of whatever kind (steps, plans, the last answer). So this is a model.
 """
 
 from __future__ import annotations
