@@ -19,7 +19,7 @@ from msgspec import Raw
 from smolagents.models import ChatMessage, MessageRole
 
 from holdfast.hosts.given_conversation import ShownMessage
-from holdfast.messages.message import Message, get_result_text
+from holdfast.messages.message import Message, Role, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 
 CALLS_PREFIX = "Calling tools:\n"
@@ -70,7 +70,7 @@ def read_messages(messages: Sequence[ChatMessage | dict[str, Any]]) -> GivenHist
             step_groups = _read_step(messages, position, used_ids, step_number=len(groups))
         else:
             message = messages[position]
-            our_role = "system" if role == MessageRole.SYSTEM else "user"
+            our_role: Role = "system" if role == MessageRole.SYSTEM else "user"
             step_groups = [MessageGroup((message,), Message(our_role, tuple(_read_content(message))))]
         groups += step_groups
         position += sum(len(group.originals) for group in step_groups)
@@ -156,7 +156,7 @@ def _make_ids_unique(calls: Sequence[ToolCall], used_ids: set[str]) -> list[Tool
 
 def _read_results(originals: Sequence[Any], calls: Sequence[ToolCall]) -> MessageGroup:
     """Return the results of ``calls``: all in that of the first, since smolagents joins the observations of a step."""
-    content: list[Part] = []
+    content: list[Text | Media | Opaque] = []
     is_error = False
     for original in originals:
         for part in _read_content(original):
@@ -165,13 +165,13 @@ def _read_results(originals: Sequence[Any], calls: Sequence[ToolCall]) -> Messag
                 content.append(Text(part.text.removeprefix(OBSERVATION_PREFIX)))
             else:
                 content.append(part)
-    results = []
+    results: list[ToolResult] = []
     for call in calls:
-        results.append(ToolResult(call.id, call.name, () if results else tuple(content), is_error))  # type: ignore[arg-type] # nothing else is in such messages
+        results.append(ToolResult(call.id, call.name, () if results else tuple(content), is_error))
     return MessageGroup(tuple(originals), Message("tool", tuple(results)))
 
 
-def _read_content(message: Any) -> list[Part]:
+def _read_content(message: Any) -> list[Text | Media | Opaque]:
     """Return one part for each element of the content."""
     return [_read_element(element) for element in _list_elements(message)]
 

@@ -62,7 +62,7 @@ class HoldfastModel(Model):
         listener: Callable[[Event], None] | None = None,
     ) -> None:
         # ``Model.__init__`` would set options of its own in front of those of the wrapped model.
-        self.wrapped_model = model.wrapped_model if isinstance(model, HoldfastModel) else model
+        self.wrapped_model: Any = model.wrapped_model if isinstance(model, HoldfastModel) else model
         self.recall_tool = RecallTool(self._answer_recall)
         self._window = window
         self._session = session
@@ -114,8 +114,8 @@ class HoldfastModel(Model):
                 call = smaller_call
             else:
                 # Local models count in each delta, as smolagents does.
-                input_tokens = sum(usage.input_tokens for usage in usages)
-                output_tokens = sum(usage.output_tokens for usage in usages)
+                input_tokens = sum(usage.input_tokens or 0 for usage in usages)
+                output_tokens = sum(usage.output_tokens or 0 for usage in usages)
                 self._note_usage(call, Usage(input_tokens, output_tokens) if input_tokens else None)
                 return
 
@@ -264,9 +264,9 @@ def _read_usage(answer: Any) -> Usage | None:
     usage = getattr(answer, "token_usage", None)
     if usage is None or not usage.input_tokens:
         return None
-    details = getattr(getattr(answer.raw, "usage", None), "prompt_tokens_details", None)
+    details = getattr(getattr(getattr(answer, "raw", None), "usage", None), "prompt_tokens_details", None)
     cached_tokens = getattr(details, "cached_tokens", None) or 0
-    return Usage(usage.input_tokens, usage.output_tokens, cached_tokens)
+    return Usage(usage.input_tokens, usage.output_tokens or 0, cached_tokens)
 
 
 def _read_error(error: Exception) -> ErrorReport:
