@@ -40,6 +40,7 @@ class MessageGroup(NamedTuple):
 
     originals: tuple[ChatMessage | dict[str, Any], ...]
     message: Message
+    is_plan: bool = False
 
 
 class GivenHistory(NamedTuple):
@@ -88,14 +89,15 @@ def _read_step(messages: Sequence[Any], start: int, used_ids: set[str], step_num
     parts: list[Part] = []
     if _get_role(originals[0]) == MessageRole.ASSISTANT:
         parts += _read_content(originals[0])
+    is_plan = bool(results) and _is_plan_reply(results[0])
     calls: list[ToolCall] = []
     if has_calls:
         calls = _read_calls(_get_text(originals[-1]), step_number)
     elif results:
         # An answer that could not be parsed, or a plan: what smolagents says to it is no word of the user.
-        calls = [ToolCall(f"step_{step_number}", "plan" if _is_plan_reply(results[0]) else "step")]
+        calls = [ToolCall(f"step_{step_number}", "plan" if is_plan else "step")]
     calls = _make_ids_unique(calls, used_ids)
-    answer = MessageGroup(originals, Message("assistant", (*parts, *calls)))
+    answer = MessageGroup(originals, Message("assistant", (*parts, *calls)), is_plan)
     return [answer, _read_results(results, calls)] if results else [answer]
 
 

@@ -194,12 +194,12 @@ class HoldfastModel(Model):
         """
         first = groups[0].message
         digest = _make_digest(self._session or self._random_name, repr((first.role, first.parts)))
-        has_answers = any(group.message.role == "assistant" for group in groups)
+        has_steps = any(group.message.role == "assistant" and not group.is_plan for group in groups)
         with self._lock:
             run = self._runs.get(digest, _Run())
-            if run.has_answers and not has_answers and not is_plan and not self._session:
+            if run.has_steps and not has_steps and not is_plan and not self._session:
                 run = _Run(run.number + 1)
-            self._runs[digest] = run._replace(has_answers=run.has_answers or has_answers)
+            self._runs[digest] = run._replace(has_steps=run.has_steps or has_steps)
             key = f"smolagents-{digest}"
             if run.number:
                 key += f"-{run.number}"
@@ -216,8 +216,8 @@ class _Run(NamedTuple):
     """A run of an agent, and the runs that go on with its memory."""
 
     number: int = 0
-    has_answers: bool = False
-    """Whether the model has answered in it."""
+    has_steps: bool = False
+    """Whether a call has shown steps of it: one that does not begins another run."""
 
 
 class _PlannedCall(NamedTuple):
