@@ -469,9 +469,7 @@ def test_decisions_survive_a_restart():
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("agent_class", AGENT_CLASSES)
 def test_usage_of_answers_is_recorded(agent_class, is_streamed):
-    """What the provider counted is known to the report, though it is three times what we count; and the system prompt
-    and the tools are counted.
-    """
+    """What the provider counted is known to the report, though it is three times what we count."""
 
     class CountingModel(StreamingModel):
         def check_request(self, messages, tools):
@@ -481,9 +479,33 @@ def test_usage_of_answers_is_recorded(agent_class, is_streamed):
     agent = make_agent(agent_class, model, stream_outputs=is_streamed)
     agent.run(PROMPT)
     counted = agent.memory.steps[-1].token_usage.input_tokens
-    report = model.get_history().report()
-    assert abs(report.tokens - counted) < 0.1 * counted
-    assert report.setup_tokens > 3 * 1_000
+    assert abs(model.get_history().report().tokens - counted) < 0.1 * counted
+
+
+def test_the_system_prompt_and_the_tools_are_counted():
+    """A tool with a long description is in the request twice: in the system prompt and among the tools."""
+
+    class UncountedModel(StrictModel):
+        def generate(self, messages, **options):
+            answer = super().generate(messages, **options)
+            answer.token_usage = None
+            return answer
+
+    @tool
+    def read_log(step: int) -> str:
+        """Read the log.
+
+        Args:
+            step: The number of the step.
+
+        """
+        return write_log(step)
+
+    read_log.description = "Read the log of a step, which is slow. " * 400
+    model = make_model(UncountedModel(steps=2))
+    make_agent(ToolCallingAgent, model, tools=[read_log]).run(PROMPT)
+    description_tokens = estimate_text_tokens(read_log.description)
+    assert model.get_history().report().setup_tokens > 2 * description_tokens
 
 
 def test_a_memory_that_a_callback_edits_is_followed():
