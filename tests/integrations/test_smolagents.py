@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("smolagents", reason="smolagents is not installed (pip install 'holdfast[smolagents]')")
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from smolagents import CodeAgent, ToolCallingAgent, tool
@@ -688,13 +688,20 @@ def test_what_goes_wrong_in_holdfast_does_not_stop_the_agent(tmp_path, caplog):
 TEXTS = st.text(max_size=20) | st.sampled_from(["Observation:\n", "Error:\nno", "Now proceed and carry out this plan."])
 PICTURE = {"type": "image", "image": Image.new("RGB", (2, 2))}
 CONTENTS = st.lists(TEXTS.map(lambda text: {"type": "text", "text": text}) | st.just(PICTURE), min_size=1, max_size=2)
-CALL_TEXT = "Calling tools:\n[{'id': '1', 'type': 'function', 'function': {'name': 'f', 'arguments': {'x': nan}}}]"
-MESSAGES = st.builds(
-    ChatMessage, st.sampled_from(list(MessageRole)), CONTENTS | st.just([{"type": "text", "text": CALL_TEXT}])
-)
+CALL = "{{'id': '1', 'type': 'function', 'function': {{'name': 'f', 'arguments': {{'x': {}}}}}}}"
+CALL_TEXTS = [f"Calling tools:\n[{CALL.format(1)}]", f"Calling tools:\n[{CALL.format(2)}, {CALL.format('nan')}]"]
+CALL_CONTENTS = st.sampled_from(CALL_TEXTS).map(lambda text: [{"type": "text", "text": text}])
+MESSAGES = st.builds(ChatMessage, st.sampled_from(list(MessageRole)), CONTENTS | CALL_CONTENTS)
+
+
+SAME_ID_TWICE = 2 * [
+    ChatMessage(MessageRole.TOOL_CALL, [{"type": "text", "text": CALL_TEXTS[0]}]),
+    ChatMessage(MessageRole.TOOL_RESPONSE, [{"type": "text", "text": "Observation:\nyes"}]),
+]
 
 
 @given(messages=st.lists(MESSAGES, max_size=12))
+@example(messages=SAME_ID_TWICE)
 def test_any_messages_come_back_as_they_are(messages):
     """Whatever somebody puts into a memory: messages of which nothing is left out are the same objects in the same
     order, each result of ours stands after its call, and no two calls have one id.
