@@ -714,6 +714,7 @@ def test_any_messages_come_back_as_they_are(messages):
     call_ids, open_ids = [], []
     for group in given_history.groups:
         result_ids = [result.call_id for result in group.message.results]
+        assert bool(result_ids) == (group.message.role == "tool")
         assert not result_ids or result_ids == open_ids
         open_ids = [call.id for call in group.message.calls]
         call_ids += open_ids
