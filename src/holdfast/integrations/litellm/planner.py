@@ -1,0 +1,200 @@
+"""What the client and the callback share: the view of one call, and a smaller one after a refusal."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import litellm
+from litellm.exceptions import ContextWindowExceededError
+from msgspec import Struct
+
+from holdfast.config.files import get_target
+from holdfast.engine.recall import RECALL_TOOL_NAME
+from holdfast.errors import HoldfastError
+from holdfast.events import Event
+from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
+from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.litellm.identity import ConversationKeys
+from holdfast.integrations.litellm.messages import (
+    ReadConversation,
+    estimate_setup,
+    has_recall_tool,
+    read_conversation,
+    read_usage,
+    write_shown_messages,
+)
+from holdfast.planning.pipeline import Policy
+from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.target import Target
+from holdfast.store.base import SessionStore
+
+ANTHROPIC_PROVIDERS = ("anthropic", "bedrock", "vertex_ai", "azure_ai")
+"""Names that LiteLLM has for those who serve Claude; all but the first serve other models too."""
+GEMINI_PROVIDERS = ("gemini", "vertex_ai")
+_LOG = logging.getLogger("holdfast.integrations")
+
+
+class PlannedCall(Struct, frozen=True, eq=False):
+    """A call of a model: what the caller gave, and what is sent."""
+
+    key: str
+    history: AgentHistory
+    conversation: ReadConversation
+    messages: list[Any]
+    """What is sent."""
+
+
+class CallPlanner:
+    """Plans the calls of one client or callback. Nothing here raises: without a plan, a call goes out as it is."""
+
+    def __init__(
+        self,
+        window: int | None,
+        store: SessionStore | str | os.PathLike[str] | None,
+        policy: Policy,
+        listener: Callable[[Event], None] | None,
+    ) -> None:
+        self._window = window
+        self._histories = AgentHistories(store, policy, listener)
+        self._keys = ConversationKeys()
+        self._has_warned = False
+        self._newest_calls: WeakKeyDictionary[AgentHistory, PlannedCall] = WeakKeyDictionary()
+
+    def plan(
+        self,
+        model: str,
+        messages: Sequence[Any],
+        options: Mapping[str, Any],
+        *,
+        key: str = "",
+        window: int | None = None,
+    ) -> PlannedCall | None:
+        """Return the call to make in place of one with ``messages``, or None if Holdfast cannot help.
+
+        ``options`` are the other arguments of the call. ``key`` is that of the conversation if it is known already, and
+        ``window`` what a router knows of the model's.
+        """
+        try:
+            conversation = read_conversation(messages)
+            if not conversation.messages:
+                return None
+            call_key = key or self._keys.choose_key(conversation, options)
+            history = self._histories.open(call_key)
+            target = choose_target(model, options, self._window or window)
+            shown_messages = history.plan(
+                list_given_messages(conversation), target, estimate_setup(conversation, options)
+            )
+            call = PlannedCall(call_key, history, conversation, write_shown_messages(conversation, shown_messages))
+            self._newest_calls[history] = call
+        except Exception as error:  # noqa: BLE001 -- the call is made, whatever goes wrong here
+            self._histories.warn_once(error)
+            return None
+        return call
+
+    def plan_smaller(self, call: PlannedCall, error: BaseException) -> PlannedCall | None:
+        """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
+        is_surely_overflow = isinstance(error, ContextWindowExceededError)
+        try:
+            shown_messages = call.history.plan_smaller(
+                report_error(error),
+                is_surely_overflow=is_surely_overflow,
+                messages=list_given_messages(call.conversation),
+            )
+            if shown_messages is None:
+                return None
+            sent_messages = write_shown_messages(call.conversation, shown_messages)
+            smaller = PlannedCall(call.key, call.history, call.conversation, sent_messages)
+            self._newest_calls[call.history] = smaller
+        except Exception as own_error:  # noqa: BLE001 -- the caller gets the provider's error, not ours
+            self._histories.warn_once(own_error)
+            return None
+        return smaller
+
+    def note_usage(self, call: PlannedCall, response: Any) -> None:
+        """Calibrate with the usage of an answer, unless the conversation has gone on with another call since."""
+        try:
+            usage = read_usage(response)
+            if usage is not None and self._newest_calls.get(call.history) is call:
+                call.history.note_answer_usage(usage)
+        except Exception as error:  # noqa: BLE001 -- as above
+            self._histories.warn_once(error)
+
+    def answer_recall(self, key: str, arguments: str | Mapping[str, Any]) -> str:
+        """Return the result of the model's call of ``recall`` in the conversation ``key``."""
+        try:
+            return self._histories.open(key).answer_recall(arguments)
+        except HoldfastError as error:
+            return str(error)
+
+    def find_history(self, messages: Sequence[Any], options: Mapping[str, Any]) -> AgentHistory | None:
+        """Return the conversation of ``messages``, or None if no call of it went through here."""
+        conversation = read_conversation(messages)
+        key = self._keys.find_key(conversation, options) if conversation.messages else None
+        return None if key is None else self._histories.open(key)
+
+    def warn_once(self, error: Exception) -> None:
+        """Log that Holdfast could not help, once for each kind of error."""
+        self._histories.warn_once(error)
+
+    def warn_of_missing_recall(self, options: Mapping[str, Any]) -> None:
+        """Say once that a model with tools lacks the one that previews name.
+
+        The view is reduced all the same: a preview that cannot be followed costs less than a refused request.
+        """
+        tools = options.get("tools")
+        if tools and not self._has_warned and not has_recall_tool(tools):
+            self._has_warned = True
+            _LOG.warning("a call has tools, but not %r, which previews name: add recall_tool to them", RECALL_TOOL_NAME)
+
+
+def list_given_messages(conversation: ReadConversation) -> list[GivenMessage]:
+    """Return the messages without usages: those are noted apart."""
+    return [GivenMessage(message) for message in conversation.messages]
+
+
+def choose_target(model: str, options: Mapping[str, Any], window: int | None) -> Target:
+    """Return what is known of ``model``: from Holdfast's catalogue, else its window from LiteLLM's table."""
+    provider, _, name = model.partition("/")
+    if not name:
+        provider, name = "", model
+    provider = str(options.get("custom_llm_provider") or provider)
+    api = _choose_api(provider, name)
+    target = get_target(api, name.rpartition("/")[2], window=window)
+    if window is None and target.limits.window_source.startswith("default"):
+        known_window = _find_listed_window(model, name)
+        if known_window:
+            return get_target(api, name.rpartition("/")[2], window=known_window)
+    return target
+
+
+def _choose_api(provider: str, name: str) -> str:
+    """Return the API whose rules of caching and counting hold for a model; its messages are Chat Completions anyhow."""
+    if "claude" in name and (not provider or provider in ANTHROPIC_PROVIDERS):
+        return "anthropic"
+    if "gemini" in name and (not provider or provider in GEMINI_PROVIDERS):
+        return "gemini"
+    return "openai-chat"
+
+
+def _find_listed_window(*names: str) -> int | None:
+    """Return the longest prompt of a model in LiteLLM's table; None if it has none."""
+    for name in names:
+        window = litellm.model_cost.get(name, {}).get("max_input_tokens")
+        if isinstance(window, int) and window > 0:
+            return window
+    return None
+
+
+def report_error(error: BaseException) -> ErrorReport:
+    """Return what the classifier needs to know of an exception of LiteLLM."""
+    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
+    return ErrorReport(
+        status=status if isinstance(status, int) else None,
+        code=code if isinstance(code, str) else "",
+        message=str(getattr(error, "message", None) or error),
+        body=getattr(error, "body", None) or b"",
+    )
