@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import litellm
 from litellm.exceptions import ContextWindowExceededError
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
@@ -28,6 +29,7 @@ from holdfast.integrations.litellm.messages import (
     write_shown_messages,
 )
 from holdfast.planning.pipeline import Policy
+from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
@@ -46,6 +48,8 @@ class PlannedCall(Struct, frozen=True, eq=False):
     conversation: ReadConversation
     messages: list[Any]
     """What is sent."""
+    target: Target
+    setup_tokens: int
 
 
 class CallPlanner:
@@ -85,11 +89,8 @@ class CallPlanner:
             call_key = key or self._keys.choose_key(conversation, options)
             history = self._histories.open(call_key)
             target = choose_target(model, options, self._window or window)
-            shown_messages = history.plan(
-                list_given_messages(conversation), target, estimate_setup(conversation, options)
-            )
-            call = PlannedCall(call_key, history, conversation, write_shown_messages(conversation, shown_messages))
-            self._newest_calls[history] = call
+            call = PlannedCall(call_key, history, conversation, [], target, estimate_setup(conversation, options))
+            call = self._plan_again(call)
         except Exception as error:  # noqa: BLE001 -- the call is made, whatever goes wrong here
             self._histories.warn_once(error)
             return None
@@ -97,17 +98,21 @@ class CallPlanner:
 
     def plan_smaller(self, call: PlannedCall, error: BaseException) -> PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
-        is_surely_overflow = isinstance(error, ContextWindowExceededError)
+        report, is_surely_overflow = report_error(error), isinstance(error, ContextWindowExceededError)
         try:
+            if not (is_surely_overflow or classify_error(report).is_overflow):
+                return None
+            if self._newest_calls.get(call.history) is not call:
+                # Calls of one conversation at the same time: the refusal of another may have taught the limit.
+                planned = self._plan_again(call)
+                if _measure_characters(planned.messages) < _measure_characters(call.messages):
+                    return planned
             shown_messages = call.history.plan_smaller(
-                report_error(error),
-                is_surely_overflow=is_surely_overflow,
-                messages=list_given_messages(call.conversation),
+                report, is_surely_overflow=is_surely_overflow, messages=list_given_messages(call.conversation)
             )
             if shown_messages is None:
                 return None
-            sent_messages = write_shown_messages(call.conversation, shown_messages)
-            smaller = PlannedCall(call.key, call.history, call.conversation, sent_messages)
+            smaller = replace(call, messages=write_shown_messages(call.conversation, shown_messages))
             self._newest_calls[call.history] = smaller
         except Exception as own_error:  # noqa: BLE001 -- the caller gets the provider's error, not ours
             self._histories.warn_once(own_error)
@@ -136,6 +141,14 @@ class CallPlanner:
         key = self._keys.find_key(conversation, options) if conversation.messages else None
         return None if key is None else self._histories.open(key)
 
+    def _plan_again(self, call: PlannedCall) -> PlannedCall:
+        """Return the call with what is to be sent as of now."""
+        given_messages = list_given_messages(call.conversation)
+        shown_messages = call.history.plan(given_messages, call.target, call.setup_tokens)
+        planned = replace(call, messages=write_shown_messages(call.conversation, shown_messages))
+        self._newest_calls[call.history] = planned
+        return planned
+
     def warn_once(self, error: Exception) -> None:
         """Log that Holdfast could not help, once for each kind of error."""
         self._histories.warn_once(error)
@@ -154,6 +167,10 @@ class CallPlanner:
 def list_given_messages(conversation: ReadConversation) -> list[GivenMessage]:
     """Return the messages without usages: those are noted apart."""
     return [GivenMessage(message) for message in conversation.messages]
+
+
+def _measure_characters(messages: Sequence[Any]) -> int:
+    return sum(len(str(message)) for message in messages)
 
 
 def choose_target(model: str, options: Mapping[str, Any], window: int | None) -> Target:
