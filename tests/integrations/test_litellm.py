@@ -437,6 +437,7 @@ def test_messages_that_are_shown_go_out_as_the_caller_wrote_them(serve):
         {"role": "user", "name": "ann", "content": [{"type": "text", "text": "Look."}, picture]},
         *make_conversation(1, lines=3_000)[2:],
     ]
+    messages[-1]["cache_control"] = {"type": "ephemeral"}
     call = client._plan(OPENAI, messages, {})
     assert all(sent is given for sent, given in zip(call.messages[:3], messages[:3], strict=True))
     assert len(call.messages[3]["content"]) < 20_000
@@ -573,8 +574,10 @@ def test_callback_recovers_by_a_routers_fallback(serve, monkeypatch):
 
 def test_callback_answers_recall_inside_the_call(serve, monkeypatch):
     """The model gets the tool, its call is answered before the caller sees it, and the conversation goes on as if
-    nothing had been."""
-    use_callback(monkeypatch)
+    nothing had been: it is one conversation, also if it has no name.
+    """
+    store = MemoryStore()
+    use_callback(monkeypatch, store=store)
     served = serve(script=LogReader(steps=4, recalls={1: {"search": "kelp"}}))
 
     async def work():
@@ -593,6 +596,7 @@ def test_callback_answers_recall_inside_the_call(serve, monkeypatch):
     assert "is green." in sent[2][-1]["content"]
     assert sent[2][-2]["tool_calls"][0]["function"]["name"] == "recall"
     assert "recall" not in json.dumps(sent[3])
+    assert len(list(store.list_sessions())) == 1
 
 
 def test_callback_takes_recall_out_of_an_answer_with_other_calls(serve, monkeypatch):
@@ -619,11 +623,11 @@ def test_callback_leaves_a_callers_own_recall_to_it(serve, monkeypatch):
 
 def test_callback_leaves_calls_of_a_client_alone(serve, monkeypatch):
     """With both, a call is planned once: by the client, which sees the whole history."""
-    callback_store, events = MemoryStore(), []
-    use_callback(monkeypatch, store=callback_store, listener=events.append)
+    callback_store = MemoryStore()
+    use_callback(monkeypatch, store=callback_store)
     served = serve(script=LogReader())
     check_agent_stayed_inside(served, run(run_agent_async(make_client(), served)))
-    assert not events
+    assert not list(callback_store.list_sessions())
 
 
 def test_callback_says_that_it_needs_arguments_by_name(serve, monkeypatch, caplog):
