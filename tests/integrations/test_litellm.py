@@ -288,6 +288,21 @@ def test_client_recovers_from_an_overflow_inside_an_asynchronous_call(serve, mod
     assert len(served.bodies) == 1
 
 
+def test_client_makes_a_call_again_that_is_refused_inside_of_its_stream(serve):
+    """Some servers refuse in a stream that has begun with status 200: the caller gets the chunks of the second call."""
+    served = serve(SMALL_WINDOW, overflow="stream")
+    options = {"tools": [READ_LOG], "stream": True, **served.openai}
+
+    async def ask():
+        stream = await make_client(window=200_000).acompletion(OPENAI, make_conversation(), **options)
+        return [chunk async for chunk in stream]
+
+    for chunks in (list(make_client(window=200_000).completion(OPENAI, make_conversation(), **options)), run(ask())):
+        assert litellm.stream_chunk_builder(chunks).choices[0].message.content.startswith("ok")
+    assert len(served.refusals) == 2
+    assert len(served.bodies) == 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_client_recovers_from_an_overflow_behind_a_router(serve, stream):
     """A router's own retries and fallbacks come first; what they cannot do is done here."""
