@@ -20,7 +20,7 @@ try:
     import litellm
     from litellm.exceptions import ContextWindowExceededError  # noqa: F401 -- asks whether it is there
     from litellm.integrations.custom_logger import CustomLogger
-    from litellm.types.integrations.custom_logger import AgenticLoopPlan  # noqa: F401 -- it came with 1.83
+    from litellm.types.integrations.custom_logger import AgenticLoopPlan  # noqa: F401 -- the same
 except ImportError as error:
     advice = "install LiteLLM 1.108 or newer: pip install 'holdfast[litellm]'"
     raise ImportError(f"holdfast.integrations.litellm cannot be used ({error}); {advice}") from error
