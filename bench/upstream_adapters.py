@@ -115,7 +115,7 @@ def adapt_strands(variant: str) -> None:
 
     def init(agent: Any, *args: Any, **options: Any) -> None:
         # Neither is possible with a model whose provider keeps the conversation.
-        is_free = getattr(args[0] if args else options.get("model"), "stateful", False) is not True
+        is_free = not getattr(args[0] if args else options.get("model"), "stateful", False)
         if is_free and options.get("conversation_manager") is None and options.get("context_manager") is None:
             is_ours = variant == "holdfast"
             new = HoldfastConversationManager(store=":memory:") if is_ours else SlidingWindowConversationManager()

@@ -78,7 +78,29 @@ SUITES = {
     "pydantic-ai": Suite("pydantic-ai-slim", tuple(f"tests/test_{name}.py" for name in PYDANTIC_AI_TESTS.split())),
 }
 
-REASONS: tuple[tuple[str, str, str], ...] = ()
+REASONS: tuple[tuple[str, str, str], ...] = (
+    (
+        "openai-agents",
+        "uses?_adapter_conversation_policy",
+        "ours: the adapter hides the model's class, so output guardrails with a `conversation_id` are refused",
+    ),
+    (
+        "openai-agents",
+        "invalid_return_type_raises",
+        "ours: a filter that returns no `ModelInputData` ends the run with an `AttributeError`, not a `UserError`",
+    ),
+    (
+        "openai-agents",
+        "test_cancel_before_streaming",
+        "the test counts how often the SDK closes the provider of a run without a configuration",
+    ),
+    ("strands", "preserves_sliding_window", "the test states the class of the manager that agents have by default"),
+    (
+        "strands",
+        "retry_with_reduced_context|retry_with_overwritten_tool",
+        "the model is a mock without a number for its window, so the adapter stands aside and the overflow is raised",
+    ),
+)
 """Why a test fails with the adapter alone: a framework, a pattern of the test's name or error, and the reason."""
 
 
