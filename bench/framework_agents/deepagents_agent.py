@@ -1,0 +1,40 @@
+"""deepagents: ``create_deep_agent``, whose own remedies are summaries and files, on LangChain's ``ChatOpenAI``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from deepagents import create_deep_agent
+from deepagents.backends import FilesystemBackend
+from deepagents.middleware.filesystem import FilesystemMiddleware
+from langchain_core.tools import tool
+
+from framework_agents.langchain_agent import LangChainConversation, make_model
+from framework_agents.workload import ChildJob
+
+
+def list_versions() -> str:
+    """Return the versions of what was run."""
+    return f"deepagents {version('deepagents')}, langchain {version('langchain')}"
+
+
+def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> LangChainConversation:
+    """Build the agent of a row. Its own remedy is always there; ours comes before it, so that it has nothing to do."""
+    backend = FilesystemBackend(root_dir=job.folder, virtual_mode=True)
+    middleware: list[Any] = []
+    if job.remedy == "offload":
+        middleware = [FilesystemMiddleware(backend=backend, tool_token_limit_before_evict=job.window // 8)]
+    if job.remedy == "holdfast":
+        from holdfast.integrations.langchain import HoldfastMiddleware
+
+        middleware = [HoldfastMiddleware(window=job.window, store=f"{job.folder}/holdfast.db")]
+    agent = create_deep_agent(
+        make_model(job),
+        [tool(function) for function in tools.values()],
+        system_prompt="You look after a large service. Follow every rule of the user.",
+        middleware=middleware,
+        backend=backend,
+    )
+    return LangChainConversation(agent)
