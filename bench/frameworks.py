@@ -7,13 +7,14 @@ Every agent is the real one: the framework's own loop, message classes and model
 process, speaking HTTP to the strict provider with a window of 32,000 tokens. The script of the model and the results
 of the tools are the same for all (``framework_agents/workload.py``); what each request shows is judged as
 docs/metrics.md says (``framework_agents/judge.py``). ``--make-envs`` makes the environments with uv, because some
-frameworks cannot be installed side by side.
+frameworks cannot be installed side by side. With BENCH_VERBOSE=1 the logs of the agents are printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,8 +29,20 @@ from msgspec.structs import asdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from framework_agents.judge import CHECK_PROMPT, JudgingProvider, LookUp, compute_cost, compute_step_times
-from framework_agents.workload import LARGEST_RESULT, ChildJob, Workload, make_workload
+from framework_agents.figures import (
+    HEADINGS,
+    ChildEnd,
+    RowFigures,
+    RowLabels,
+    collect_figures,
+    explain_behind,
+    find_failures,
+    format_row,
+    list_peers,
+)
+from framework_agents.judge import CHECK_PROMPT, JudgingProvider, LookUp
+from framework_agents.workload import LARGEST_RESULT, SMALLEST_RESULT, ChildJob, Workload, make_workload
+from ruler_results import fill_page_part, format_table
 
 from holdfast.config.files import get_target
 from holdfast.testing.provider import ProviderSettings
@@ -39,11 +52,14 @@ WINDOW = 32_000
 MODEL = "gpt-5.6"
 """Its cache is automatic and its writes are charged: a read is .1 and a write 1.25 of the price of input."""
 STEPS = 300
+LARGEST_RESULTS = (LARGEST_RESULT, 20_000)
+"""Largest results of the two tables: what tools may return, and what is left where the tools cut it themselves."""
 SEED = 32
 TIME_LIMIT = 900
 """Seconds after which a run is ended."""
 CHILD = Path(__file__).parent / "framework_agents" / "child.py"
 REPOSITORY = Path(__file__).parent.parent
+PAGE = REPOSITORY / "docs" / "integrations" / "comparison.md"
 
 ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
     "langchain": ("langchain>=1.5", "langchain-openai"),
@@ -113,51 +129,10 @@ ROWS = (
 )
 
 
-class RowFigures(Struct, frozen=True):
-    """The figures of one row; ``None`` where a run did not come so far."""
-
-    framework: str
-    remedy: str
-    is_ours: bool
-    versions: str
-    answers: int
-    requests: int
-    refused: int
-    first_refusal: str
-    failures: list[tuple[int, str]]
-    summaries: int
-    rules_lost: int
-    usd: float
-    usd_per_answer: float | None
-    cache_read_share: float | None
-    largest_request: int
-    facts_needed: int
-    facts_shown: int
-    probed: int
-    found: int
-    ms_median: float
-    ms_worst: float
-    memory_mb: float | None
-    note: str = ""
-
-    @property
-    def shown_share(self) -> float:
-        """Share of the needed facts that the requests showed."""
-        return self.facts_shown / self.facts_needed
-
-    @property
-    def recallable_share(self) -> float | None:
-        """Share of the needed facts that were shown, or that the agent's own tool found afterwards."""
-        if self.probed == 0:
-            return None
-        lost_share = 1 - self.shown_share
-        return self.shown_share + lost_share * self.found / self.probed
-
-
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
-def run_row(row: Row, workload: Workload, results: Path, python: Path) -> RowFigures:
+def run_row(row: Row, workload: Workload, largest: int, results: Path, python: Path) -> RowFigures:
     """Run one agent in a process of its own."""
     provider = JudgingProvider(workload, ProviderSettings(window=WINDOW), row.look_up)
     prompts = [turn.prompt for turn in workload.turns]
@@ -178,10 +153,17 @@ def run_row(row: Row, workload: Workload, results: Path, python: Path) -> RowFig
             timer.start()
             last_message = _talk(process, job, provider)
             timer.cancel()
-        note = ""
-        if "memory" not in last_message:
-            note = "ended: " + (errors.read_text().strip().splitlines() or ["no reason given"])[-1][:200]
-    return _make_figures(row, provider, last_message, note)
+        if os.environ.get("BENCH_VERBOSE"):
+            print(errors.read_text(), file=sys.stderr)
+        if "memory" in last_message:
+            end = ChildEnd(last_message["versions"], last_message["memory"])
+        else:
+            logged_lines = errors.read_text().strip().splitlines() or ["it logged nothing"]
+            end = ChildEnd(note=f"ended: {logged_lines[-1][:200]}")
+    prices = get_target("openai-chat", MODEL).prices
+    assert prices is not None
+    labels = RowLabels(row.framework, row.title, row.is_ours, largest)
+    return collect_figures(labels, provider, end, prices)
 
 
 def _talk(process: subprocess.Popen[str], job: ChildJob, provider: JudgingProvider) -> dict[str, Any]:
@@ -203,41 +185,7 @@ def _talk(process: subprocess.Popen[str], job: ChildJob, provider: JudgingProvid
     return message
 
 
-def _make_figures(row: Row, provider: JudgingProvider, last_message: dict[str, Any], note: str) -> RowFigures:
-    record = provider.record
-    prices = get_target("openai-chat", MODEL).prices
-    assert prices is not None
-    usd = compute_cost(record, prices)
-    input_tokens = sum(use.total_input for _, use in record.uses)
-    ms_median, ms_worst = compute_step_times(record)
-    return RowFigures(
-        framework=row.framework,
-        remedy=row.title,
-        is_ours=row.is_ours,
-        versions=last_message.get("versions", ""),
-        answers=record.answers,
-        requests=len(record.uses) + record.refused,
-        refused=record.refused,
-        first_refusal=record.first_refusal,
-        failures=record.failures,
-        summaries=record.summaries,
-        rules_lost=len(record.lost_rules),
-        usd=usd,
-        usd_per_answer=usd / record.answers if record.answers else None,
-        cache_read_share=sum(use.cache_read for _, use in record.uses) / input_tokens if input_tokens else None,
-        largest_request=record.largest_request,
-        facts_needed=provider.count_needed_facts(),
-        facts_shown=record.facts_shown,
-        probed=record.probed,
-        found=record.found,
-        ms_median=ms_median,
-        ms_worst=ms_worst,
-        memory_mb=last_message.get("memory"),
-        note=note,
-    )
-
-
-def run_rows(rows: Sequence[Row], workload: Workload, envs: Path) -> Iterator[RowFigures]:
+def run_rows(rows: Sequence[Row], workload: Workload, largest: int, envs: Path) -> Iterator[RowFigures]:
     """Run each row after the other, so that none disturbs the time of another."""
     with tempfile.TemporaryDirectory() as folder:
         workload.write_results(Path(folder))
@@ -246,41 +194,21 @@ def run_rows(rows: Sequence[Row], workload: Workload, envs: Path) -> Iterator[Ro
             if not python.exists():
                 print(f"{row.framework}: there is no {python}; make it with --make-envs", file=sys.stderr)
                 continue
-            yield run_row(row, workload, Path(folder), python)
+            yield run_row(row, workload, largest, Path(folder), python)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-HEADINGS = (
-    "framework", "remedy", "answers", "refused", "turns lost", "rules lost", "¢ an answer", "cached", "facts shown",
-    "or recalled", "ms a step", "worst", "MB",
-)  # fmt: skip
+# -- the tables --------------------------------------------------------------------------------------------------------
 
 
-def format_row(figures: RowFigures) -> tuple[str, ...]:
-    """Return the cells of a row."""
-    recallable = figures.recallable_share
-    return (
-        figures.framework,
-        figures.remedy,
-        str(figures.answers),
-        str(figures.refused),
-        str(len(figures.failures)),
-        str(figures.rules_lost),
-        "-" if figures.usd_per_answer is None else f"{figures.usd_per_answer * 100:.2f}",
-        "-" if figures.cache_read_share is None else f"{figures.cache_read_share:.0%}",
-        f"{figures.shown_share:.2f}",
-        "-" if recallable is None else f"{recallable:.2f}",
-        f"{figures.ms_median:.1f}",
-        f"{figures.ms_worst:,.0f}",
-        "-" if figures.memory_mb is None else f"{figures.memory_mb:,.0f}",
-    )
+def print_headings(largest: int) -> None:
+    """Print the headings of one table."""
+    print(f"\nResults of {SMALLEST_RESULT:,} to {largest:,} characters")
+    _print_cells(HEADINGS)
 
 
 def print_row(figures: RowFigures) -> None:
     """Print a row as soon as it is there, with what went wrong."""
-    cells = format_row(figures)
-    print(f"{cells[0]:<14}{cells[1]:<34}" + "".join(f"{cell:>12}" for cell in cells[2:]), flush=True)
+    _print_cells(format_row(figures))
     if figures.failures:
         answers, error = figures.failures[0]
         print(f"    first failed after {answers} answers: {error}", flush=True)
@@ -288,6 +216,27 @@ def print_row(figures: RowFigures) -> None:
         print(f"    first refusal: {figures.first_refusal}", flush=True)
     if figures.note:
         print(f"    {figures.note}", flush=True)
+
+
+def _print_cells(cells: tuple[str, ...]) -> None:
+    print(f"{cells[0]:<14}{cells[1]:<34}{cells[2]:>22}" + "".join(f"{cell:>13}" for cell in cells[3:]), flush=True)
+
+
+def write_page(tables: Mapping[int, Sequence[RowFigures]], steps: int) -> None:
+    """Put the tables, and what is said about the figures in which another is ahead, into the page."""
+    pieces = []
+    for largest, table in tables.items():
+        pieces.append(f"### Results of {SMALLEST_RESULT:,} to {largest:,} characters\n")
+        pieces.append(format_table(HEADINGS, [format_row(figures) for figures in table]))
+        reasons = []
+        for ours in table:
+            if ours.is_ours:
+                reasons += [f"- {ours.framework}: {line}" for line in explain_behind(ours, list_peers(table, ours))]
+        if reasons:
+            pieces.append("Where another is ahead:\n\n" + "\n".join(reasons) + "\n")
+    versions = sorted({figures.versions for table in tables.values() for figures in table if figures.versions})
+    pieces.append(f"{steps} answers, window {WINDOW:,}, {MODEL}. " + "; ".join(versions) + ".")
+    fill_page_part("frameworks", "\n".join(pieces), PAGE)
 
 
 # -- environments ------------------------------------------------------------------------------------------------------
@@ -307,15 +256,19 @@ def make_environments(folder: Path, only: str) -> None:
 
 
 def main() -> int:
-    """Run the rows and print their table; with ``--check``, exit 1 if ours is not what it should be."""
+    """Run the rows and print their tables; with ``--check``, exit 1 if ours is not what it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--envs", type=Path)
-    parser.add_argument("--make-envs", type=Path)
+    parser.add_argument("--envs", type=Path, help="folder with the environments of the frameworks")
+    parser.add_argument("--make-envs", type=Path, help="make them, and end")
     parser.add_argument("--only", default="", help="a framework")
     parser.add_argument("--remedy", default="", help="a remedy of it")
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--largest", type=int, default=LARGEST_RESULT, help="characters of the largest result")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", type=int, default=STEPS, help="answers of the model")
+    parser.add_argument(
+        "--largest", type=int, action="append", help="characters of the largest result; may be repeated"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--check", action="store_true", help="exit 1 if ours lost something, or another is better")
     args = parser.parse_args()
     if args.make_envs:
         make_environments(args.make_envs, args.only)
@@ -323,17 +276,24 @@ def main() -> int:
     if args.envs is None:
         parser.error("give --envs or --make-envs")
     rows = [row for row in ROWS if args.only in ("", row.framework) and args.remedy in ("", row.remedy)]
-    workload = make_workload(args.steps, SEED, args.largest)
-    table = []
-    if not args.json:
-        print(f"{HEADINGS[0]:<14}{HEADINGS[1]:<34}" + "".join(f"{heading:>12}" for heading in HEADINGS[2:]))
-    for figures in run_rows(rows, workload, args.envs):
-        table.append(figures)
+    tables: dict[int, list[RowFigures]] = {}
+    for largest in args.largest or LARGEST_RESULTS:
         if not args.json:
-            print_row(figures)
+            print_headings(largest)
+        tables[largest] = []
+        for figures in run_rows(rows, make_workload(args.steps, SEED, largest), largest, args.envs):
+            tables[largest].append(figures)
+            if not args.json:
+                print_row(figures)
+    all_figures = [figures for table in tables.values() for figures in table]
+    findings = find_failures(all_figures)
     if args.json:
-        print(json.dumps([asdict(figures) for figures in table], indent=1))
-    return 0
+        print(json.dumps({"rows": [asdict(figures) for figures in all_figures], "findings": findings}, indent=1))
+    if args.write:
+        write_page(tables, args.steps)
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    return int(args.check and bool(findings))
 
 
 if __name__ == "__main__":

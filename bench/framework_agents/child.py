@@ -74,7 +74,7 @@ def run(job: ChildJob, send: Callable[[dict[str, Any]], None], wait: Callable[[]
         wait()
         try:
             conversation.say(prompt)
-        except Exception as error:  # noqa: BLE001 - whatever a framework raises is a result of the benchmark
+        except Exception as error:
             send({"failed": number, "error": describe_error(error)})
             wait()
     send({"memory": read_memory("VmHWM") - memory_before, "versions": module.list_versions()})

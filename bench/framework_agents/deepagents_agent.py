@@ -21,7 +21,7 @@ def list_versions() -> str:
 
 
 def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> LangChainConversation:
-    """Build the agent of a row. Its own remedy is always there; ours comes before it, so that it has nothing to do."""
+    """Build the agent of a row. A middleware takes the place of its own with the same name."""
     backend = FilesystemBackend(root_dir=job.folder, virtual_mode=True)
     middleware: list[Any] = []
     if job.remedy == "offload":
@@ -29,7 +29,13 @@ def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> LangCh
     if job.remedy == "holdfast":
         from holdfast.integrations.langchain import HoldfastMiddleware
 
-        middleware = [HoldfastMiddleware(window=job.window, store=f"{job.folder}/holdfast.db")]
+        class SummarizationMiddleware(HoldfastMiddleware):
+            """Takes the place of deepagents' own, which would otherwise summarize what ours has dealt with."""
+
+            name = "SummarizationMiddleware"
+
+        results_stay = FilesystemMiddleware(backend=backend, tool_token_limit_before_evict=None)
+        middleware = [results_stay, SummarizationMiddleware(window=job.window, store=f"{job.folder}/holdfast.db")]
     agent = create_deep_agent(
         make_model(job),
         [tool(function) for function in tools.values()],

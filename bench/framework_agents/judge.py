@@ -10,16 +10,15 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from framework_agents.workload import Workload
 from holdfast.replay.cache import CacheUse, price_request
 from holdfast.replay.recall import StepDependencies
 from holdfast.state.target import Prices
 from holdfast.testing.provider import Provider, ProviderSettings, ScriptedAnswer
 from holdfast.testing.provider.calls import IncomingRequest, ModelAnswer, ProviderReply, RefusalReply, TokenUse
-from holdfast.testing.provider.provider import JudgedRequest
 from holdfast.testing.provider.parse_request import ProviderRequest
+from holdfast.testing.provider.provider import JudgedRequest
 from holdfast.testing.provider.request_pieces import PromptBlock
-
-from framework_agents.workload import Step, Turn, Workload
 
 SUMMARY_CHARS = 4_000
 """Length of a summary by the stand-in, about what the frameworks ask their models for."""
@@ -174,6 +173,11 @@ class JudgingProvider:
                 return outcome.has_fact
         return False
 
+    @property
+    def script_answers(self) -> int:
+        """The answers of the whole script."""
+        return len(self._answer_positions)
+
     def count_needed_facts(self) -> int:
         """Return how many facts the whole script needs, whether or not the run came so far."""
         return sum(len(self._dependencies.get_dependencies(step)) for step in self._answer_positions)
@@ -230,6 +234,3 @@ def write_summary(prompt: str) -> str:
             chosen.add(number)
             remaining -= len(sentence) + 1
     return "Summary of the work so far:\n" + "\n".join(sentences[number] for number in sorted(chosen))
-
-
-__all__ = ["CHECK_PROMPT", "JudgingProvider", "RunRecord", "Step", "Turn", "compute_cost", "compute_step_times"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent, UsageLimits, capture_run_messages
@@ -16,10 +18,8 @@ from framework_agents.workload import ChildJob
 def list_versions() -> str:
     """Return the versions of what was run."""
     versions = [f"pydantic-ai-slim {version('pydantic-ai-slim')}"]
-    try:
+    with contextlib.suppress(PackageNotFoundError):
         versions.append(f"pydantic-ai-harness {version('pydantic-ai-harness')}")
-    except PackageNotFoundError:
-        pass
     return ", ".join(versions)
 
 
@@ -57,12 +57,12 @@ def make_capabilities(job: ChildJob) -> list[Any]:
         SummarizingCompaction,
         TieredCompaction,
     )
-    from pydantic_ai_harness.tool_output_limits import ToolOutputLimits
+    from pydantic_ai_harness.tool_output_limits import LocalFileStore, ToolOutputLimits
 
     half = job.window // 2
     if job.remedy == "window":
         return [SlidingWindowCompaction(max_tokens=half, keep_tokens=half // 2)]
-    spill = ToolOutputLimits()
+    spill = ToolOutputLimits(store=LocalFileStore(base_dir=Path(job.folder)))
     if job.remedy == "spill":
         return [spill, SlidingWindowCompaction(max_tokens=half, keep_tokens=half // 2)]
     summarize = SummarizingCompaction(max_tokens=half, keep_messages=8)

@@ -13,6 +13,7 @@ from strands.agent.conversation_manager import (
     SummarizingConversationManager,
 )
 from strands.models.openai import OpenAIModel
+from strands.models.openai_responses import OpenAIResponsesModel
 
 from framework_agents.workload import ChildJob
 
@@ -59,8 +60,16 @@ def make_options(job: ChildJob) -> dict[str, Any]:
 
 def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> StrandsConversation:
     """Build the agent of a row."""
+    client_args = {"base_url": f"{job.url}/v1", "api_key": "any"}
+    # Writes the summaries: the class for Chat Completions sends an empty list of tools then, which OpenAI refuses.
+    summary_model = OpenAIResponsesModel(
+        client_args=client_args,
+        model_id=job.model,
+        context_window_limit=job.window,
+        params={"reasoning": {"effort": "none"}},
+    )
     model = OpenAIModel(
-        client_args={"base_url": f"{job.url}/v1", "api_key": "any"},
+        client_args=client_args,
         model_id=job.model,
         context_window_limit=job.window,
         params={"reasoning_effort": "none"},
@@ -70,6 +79,7 @@ def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> Strand
         tools=[tool(function) for function in tools.values()],
         system_prompt="You look after a large service. Follow every rule of the user.",
         callback_handler=None,
+        aux_model=summary_model,
         **make_options(job),
     )
     return StrandsConversation(agent)
