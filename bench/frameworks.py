@@ -98,6 +98,10 @@ def _grep(name: str) -> tuple[str, dict[str, Any]]:
     return "grep", {"pattern": name, "path": "/", "output_mode": "content"}
 
 
+def _search_conversation(name: str) -> tuple[str, dict[str, Any]]:
+    return "search_conversation_history", {"query": name}
+
+
 ROWS = (
     Row("langchain", "none", "no remedy"),
     Row("langchain", "edit", "ContextEditingMiddleware"),
@@ -112,6 +116,7 @@ ROWS = (
     Row("pydantic-ai", "window", "SlidingWindowCompaction", "pydantic-ai-harness"),
     Row("pydantic-ai", "spill", "ToolOutputLimits, sliding window", "pydantic-ai-harness"),
     Row("pydantic-ai", "tiers", "ToolOutputLimits, tiered summary", "pydantic-ai-harness"),
+    Row("pydantic-ai", "search", "the same, ConversationSearch", "pydantic-ai-harness", _search_conversation),
     Row("pydantic-ai", "holdfast", "Holdfast", look_up=_recall),
     Row("strands", "none", "no remedy"),
     Row("strands", "window", "SlidingWindow, per turn, proactive"),
@@ -222,7 +227,32 @@ def _print_cells(cells: tuple[str, ...]) -> None:
     print(f"{cells[0]:<14}{cells[1]:<34}{cells[2]:>22}" + "".join(f"{cell:>13}" for cell in cells[3:]), flush=True)
 
 
-def write_page(tables: Mapping[int, Sequence[RowFigures]], steps: int) -> None:
+def run_tables(args: argparse.Namespace) -> dict[int, list[RowFigures]]:
+    """Run the chosen rows, and return their figures by the length of the largest result."""
+    rows = [row for row in ROWS if args.only in ("", row.framework) and args.remedy in ("", row.remedy)]
+    tables: dict[int, list[RowFigures]] = {}
+    for largest in args.largest or LARGEST_RESULTS:
+        if not args.json:
+            print_headings(largest)
+        tables[largest] = []
+        for figures in run_rows(rows, make_workload(args.steps, SEED, largest), largest, args.envs):
+            tables[largest].append(figures)
+            if not args.json:
+                print_row(figures)
+    return tables
+
+
+def read_tables(files: Sequence[Path]) -> dict[int, list[RowFigures]]:
+    """Read the figures that ``--json`` printed, by the length of the largest result."""
+    tables: dict[int, list[RowFigures]] = {}
+    for file in files:
+        for row in json.loads(file.read_text())["rows"]:
+            figures = msgspec.convert(row, RowFigures)
+            tables.setdefault(figures.largest_result, []).append(figures)
+    return tables
+
+
+def write_page(tables: Mapping[int, Sequence[RowFigures]]) -> None:
     """Put the tables, and what is said about the figures in which another is ahead, into the page."""
     pieces = []
     for largest, table in tables.items():
@@ -235,6 +265,7 @@ def write_page(tables: Mapping[int, Sequence[RowFigures]], steps: int) -> None:
         if reasons:
             pieces.append("Where another is ahead:\n\n" + "\n".join(reasons) + "\n")
     versions = sorted({figures.versions for table in tables.values() for figures in table if figures.versions})
+    steps = max(figures.script_answers for table in tables.values() for figures in table)
     pieces.append(f"{steps} answers, window {WINDOW:,}, {MODEL}. " + "; ".join(versions) + ".")
     fill_page_part("frameworks", "\n".join(pieces), PAGE)
 
@@ -267,30 +298,25 @@ def main() -> int:
         "--largest", type=int, action="append", help="characters of the largest result; may be repeated"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--from", dest="files", type=Path, action="append", help="read what --json printed, run none")
     parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
     parser.add_argument("--check", action="store_true", help="exit 1 if ours lost something, or another is better")
     args = parser.parse_args()
     if args.make_envs:
         make_environments(args.make_envs, args.only)
         return 0
-    if args.envs is None:
-        parser.error("give --envs or --make-envs")
-    rows = [row for row in ROWS if args.only in ("", row.framework) and args.remedy in ("", row.remedy)]
-    tables: dict[int, list[RowFigures]] = {}
-    for largest in args.largest or LARGEST_RESULTS:
-        if not args.json:
-            print_headings(largest)
-        tables[largest] = []
-        for figures in run_rows(rows, make_workload(args.steps, SEED, largest), largest, args.envs):
-            tables[largest].append(figures)
-            if not args.json:
-                print_row(figures)
+    if args.files:
+        tables = read_tables(args.files)
+    elif args.envs:
+        tables = run_tables(args)
+    else:
+        parser.error("give --envs, --make-envs or --from")
     all_figures = [figures for table in tables.values() for figures in table]
     findings = find_failures(all_figures)
     if args.json:
         print(json.dumps({"rows": [asdict(figures) for figures in all_figures], "findings": findings}, indent=1))
     if args.write:
-        write_page(tables, args.steps)
+        write_page(tables)
     for finding in findings:
         print(finding, file=sys.stderr)
     return int(args.check and bool(findings))

@@ -40,16 +40,16 @@ class OpenAIAgentsConversation:
         self._agent = agent
         self._session = session
         self._run_config = run_config
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.Runner()
 
     def say(self, prompt: str) -> None:
         """Run the agent on what the user says."""
-        run = Runner.run(self._agent, prompt, session=self._session, run_config=self._run_config, max_turns=MAX_TURNS)
-        self._runner.run(_as_coroutine(run))
+        self._loop.run(self._run(prompt))
 
-
-async def _as_coroutine(awaitable: Any) -> Any:
-    return await awaitable
+    async def _run(self, prompt: str) -> None:
+        # Returns nothing: asyncio writes a task's result into the text of an error that it makes at its end, and that
+        # of a result with a long history takes seconds.
+        await Runner.run(self._agent, prompt, session=self._session, run_config=self._run_config, max_turns=MAX_TURNS)
 
 
 def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> OpenAIAgentsConversation:
