@@ -183,9 +183,9 @@ def is_better(other: RowFigures, ours: RowFigures) -> bool:
     """Return whether ``other`` recalls more and costs no more, or costs less and recalls no less."""
     if not other.is_complete or other.rules_lost > ours.rules_lost:
         return False
-    if other.usd_per_answer is None or ours.usd_per_answer is None:
+    if not ours.usd_per_answer:
         return False
-    cost_ratio = other.usd_per_answer / ours.usd_per_answer
+    cost_ratio = _get_cost(other) / ours.usd_per_answer
     facts_gained = other.shown_share - ours.shown_share
     if cost_ratio > 1 + SAME_SHARE or facts_gained < -SAME_SHARE:
         return False
@@ -193,33 +193,45 @@ def is_better(other: RowFigures, ours: RowFigures) -> bool:
 
 
 def explain_behind(ours: RowFigures, peers: Sequence[RowFigures]) -> list[str]:
-    """Return for each figure in which a peer is ahead of ours by how much, and why.
+    """Return one line for each figure in which a peer is ahead of ours: the best peer, and why.
 
     Peers that did not finish are left out: a run that ends early is cheap, quick and small.
     """
+    complete_peers = [peer for peer in peers if peer.is_complete]
+    if not complete_peers:
+        return []
     lines = []
-    for peer in peers:
-        if not peer.is_complete:
-            continue
-        if peer.usd_per_answer and ours.usd_per_answer and peer.usd_per_answer < ours.usd_per_answer * (1 - SAME_SHARE):
-            lines.append(
-                f"{peer.remedy} costs {peer.usd_per_answer / ours.usd_per_answer:.2f} times as much, because it keeps "
-                f"less: {peer.shown_share:.2f} of the facts for {ours.shown_share:.2f}, and {peer.rules_lost} rules "
-                "are lost."
-            )
-        if peer.shown_share > ours.shown_share + SAME_SHARE and peer.usd_per_answer and ours.usd_per_answer:
-            lines.append(
-                f"{peer.remedy} shows {peer.shown_share:.2f} of the facts for {ours.shown_share:.2f}, at "
-                f"{peer.usd_per_answer / ours.usd_per_answer:.2f} times the cost."
-            )
-        if peer.ms_median < ours.ms_median - 1:
-            lines.append(
-                f"{peer.remedy} takes {peer.ms_median:.0f} ms a step for {ours.ms_median:.0f}: ours measures each new "
-                "message with care, plans, and writes every decision and the history to disk."
-            )
-        if peer.memory_mb is not None and ours.memory_mb is not None and peer.memory_mb < ours.memory_mb - 5:
-            lines.append(
-                f"{peer.remedy} takes {peer.memory_mb:,.0f} MB for {ours.memory_mb:,.0f}: with ours the framework's "
-                "own history stays whole."
-            )
+    cheapest = min(complete_peers, key=_get_cost)
+    if _get_cost(cheapest) < _get_cost(ours) * (1 - SAME_SHARE):
+        lines.append(
+            f"{cheapest.remedy} costs {_get_cost(cheapest) / _get_cost(ours):.2f} times as much, because it keeps "
+            f"less: {cheapest.shown_share:.2f} of the facts are shown for {ours.shown_share:.2f}, and "
+            f"{cheapest.rules_lost} rules are lost."
+        )
+    richest = max(complete_peers, key=lambda peer: peer.shown_share)
+    if richest.shown_share > ours.shown_share + SAME_SHARE:
+        lines.append(
+            f"{richest.remedy} shows {richest.shown_share:.2f} of the facts for {ours.shown_share:.2f}, at "
+            f"{_get_cost(richest) / _get_cost(ours):.2f} times the cost."
+        )
+    quickest = min(complete_peers, key=lambda peer: peer.ms_median)
+    if quickest.ms_median < ours.ms_median - 1:
+        lines.append(
+            f"{quickest.remedy} takes {quickest.ms_median:.0f} ms a step for {ours.ms_median:.0f}: ours measures what "
+            "is new, plans, and writes the history and each decision to disk, all without a model."
+        )
+    smallest = min(complete_peers, key=_get_memory)
+    if _get_memory(smallest) < _get_memory(ours) - 5:
+        lines.append(
+            f"{smallest.remedy} takes {_get_memory(smallest):,.0f} MB for {_get_memory(ours):,.0f}: with ours the "
+            "framework's own history stays whole."
+        )
     return lines
+
+
+def _get_cost(figures: RowFigures) -> float:
+    return figures.usd_per_answer or 0.0
+
+
+def _get_memory(figures: RowFigures) -> float:
+    return figures.memory_mb or 0.0
