@@ -51,17 +51,23 @@ def make_remedies(job: ChildJob, model: ChatOpenAI) -> list[Any]:
 
 
 class LangChainConversation:
-    """An agent whose history the application keeps from turn to turn."""
+    """An agent whose history the application keeps from turn to turn, or a checkpointer if the agent has one."""
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Any, *, has_checkpointer: bool = False) -> None:
         self._agent = agent
+        self._has_checkpointer = has_checkpointer
         self._messages: list[Any] = []
 
     def say(self, prompt: str) -> None:
         """Let the agent work; the state of its last step is kept also if it fails."""
-        self._messages = [*self._messages, HumanMessage(prompt)]
         config: Any = {"recursion_limit": RECURSIONS, "configurable": {"thread_id": "bench"}}
-        for state in self._agent.stream({"messages": self._messages}, config, stream_mode="values"):
+        options: dict[str, Any] = {"stream_mode": "values"}
+        given_messages = [*self._messages, HumanMessage(prompt)]
+        if self._has_checkpointer:
+            # One checkpoint a turn: a copy of the history for each step would take gigabytes.
+            options["durability"] = "exit"
+            given_messages = [HumanMessage(prompt)]
+        for state in self._agent.stream({"messages": given_messages}, config, **options):
             self._messages = state["messages"]
 
 
