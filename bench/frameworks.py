@@ -98,10 +98,6 @@ def _grep(name: str) -> tuple[str, dict[str, Any]]:
     return "grep", {"pattern": name, "path": "/", "output_mode": "content"}
 
 
-def _search_conversation(name: str) -> tuple[str, dict[str, Any]]:
-    return "search_conversation_history", {"query": name}
-
-
 ROWS = (
     Row("langchain", "none", "no remedy"),
     Row("langchain", "edit", "ContextEditingMiddleware"),
@@ -116,7 +112,6 @@ ROWS = (
     Row("pydantic-ai", "window", "SlidingWindowCompaction", "pydantic-ai-harness"),
     Row("pydantic-ai", "spill", "ToolOutputLimits, sliding window", "pydantic-ai-harness"),
     Row("pydantic-ai", "tiers", "ToolOutputLimits, tiered summary", "pydantic-ai-harness"),
-    Row("pydantic-ai", "search", "the same, ConversationSearch", "pydantic-ai-harness", _search_conversation),
     Row("pydantic-ai", "holdfast", "Holdfast", look_up=_recall),
     Row("strands", "none", "no remedy"),
     Row("strands", "window", "SlidingWindow, per turn, proactive"),

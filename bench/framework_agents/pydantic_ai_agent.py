@@ -67,15 +67,7 @@ def make_capabilities(job: ChildJob) -> list[Any]:
         return [spill, SlidingWindowCompaction(max_tokens=half, keep_tokens=half // 2)]
     summarize = SummarizingCompaction(max_tokens=half, keep_messages=8)
     tiers = TieredCompaction(tiers=[ClearToolResults(max_tokens=half, keep_pairs=3), summarize], target_tokens=half)
-    if job.remedy == "tiers":
-        return [spill, tiers]
-    from pydantic_ai_harness import ConversationSearch, StepPersistence
-    from pydantic_ai_harness.conversation_search import SnapshotHistorySource
-    from pydantic_ai_harness.step_persistence import SqliteStepStore
-
-    store = SqliteStepStore(database=f"{job.folder}/sessions.db")
-    search = ConversationSearch(SnapshotHistorySource(store), scope="conversation")
-    return [StepPersistence(store=store), search, spill, tiers]
+    return [spill, tiers]
 
 
 def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> PydanticAIConversation:
