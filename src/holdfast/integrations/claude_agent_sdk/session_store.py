@@ -18,6 +18,7 @@ from holdfast.integrations.claude_agent_sdk.transcript_log import (
     make_store_key,
     parse_store_key,
 )
+from holdfast.integrations.common.options import StoreChoice
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.open_store import open_store
 
@@ -45,7 +46,7 @@ class HoldfastSessionStore(SdkSessionStore):
     ``StoreError`` if the store cannot be read or written; the SDK then tries three times, and the agent goes on.
     """
 
-    def __init__(self, store: SessionStore | str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, store: StoreChoice = None) -> None:
         self._place = store
         self._open_store: SessionStore | None = None
         self._logs: OrderedDict[str, TranscriptLog] = OrderedDict()
@@ -127,7 +128,7 @@ class HoldfastSessionStore(SdkSessionStore):
                 store.remove_session(store_key)
 
 
-def _open_place(place: SessionStore | str | os.PathLike[str] | None) -> SessionStore:
+def _open_place(place: StoreChoice) -> SessionStore:
     if place is None:
         return open_store(user_data_path("holdfast", appauthor=False) / "claude-agent-sdk.db")
     if isinstance(place, str | os.PathLike):

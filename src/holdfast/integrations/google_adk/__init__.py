@@ -14,7 +14,7 @@ request for its length.
 
 from holdfast.integrations.common.framework import require_framework
 
-with require_framework("Google ADK", distribution="google-adk", oldest_version="2.13", extra="google-adk"):
+with require_framework("Google ADK", distribution="google-adk", oldest_version="2.9", extra="google-adk"):
     from holdfast.integrations.google_adk.plugin import HoldfastPlugin
 
 __all__ = ["HoldfastPlugin"]

@@ -14,7 +14,7 @@ refuses a request for its length. For ``create_deep_agent`` of deepagents there 
 
 from holdfast.integrations.common.framework import require_framework
 
-with require_framework("LangChain", distribution="langchain", oldest_version="1.5", extra="langchain"):
+with require_framework("LangChain", distribution="langchain", oldest_version="1.3", extra="langchain"):
     from holdfast.integrations.langchain.middleware import HoldfastDeepMiddleware, HoldfastMiddleware
 
 __all__ = ["HoldfastDeepMiddleware", "HoldfastMiddleware"]

@@ -14,22 +14,10 @@ Where the calls are not yours, ``litellm.callbacks = [HoldfastCallback()]`` does
 asynchronous calls, routers and the proxy server; ``docs/integrations/litellm.md`` says what those hooks do not allow.
 """
 
-from __future__ import annotations
+from holdfast.integrations.common.framework import require_framework
 
-try:
-    import litellm
-    from litellm.exceptions import ContextWindowExceededError  # noqa: F401 -- asks whether it is there
-    from litellm.integrations.custom_logger import CustomLogger
-    from litellm.types.integrations.custom_logger import AgenticLoopPlan  # noqa: F401 -- the same
-except ImportError as error:
-    advice = "install LiteLLM 1.108 or newer: pip install 'holdfast[litellm]'"
-    raise ImportError(f"holdfast.integrations.litellm cannot be used ({error}); {advice}") from error
-if not hasattr(CustomLogger, "async_post_call_failure_deployment_hook"):
-    installed = getattr(litellm, "__file__", "")
-    too_old = f"holdfast.integrations.litellm cannot be used (the LiteLLM in {installed} is too old)"
-    raise ImportError(f"{too_old}; install LiteLLM 1.108 or newer: pip install 'holdfast[litellm]'")
-
-from holdfast.integrations.litellm.callback import HoldfastCallback
-from holdfast.integrations.litellm.client import HoldfastClient
+with require_framework("LiteLLM", distribution="litellm", oldest_version="1.108", extra="litellm"):
+    from holdfast.integrations.litellm.callback import HoldfastCallback
+    from holdfast.integrations.litellm.client import HoldfastClient
 
 __all__ = ["HoldfastCallback", "HoldfastClient"]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,12 +21,11 @@ from msgspec import Struct
 
 from holdfast.engine.recall import RECALL_TOOL_NAME
 from holdfast.errors import ConfigError
-from holdfast.events import Event
+from holdfast.integrations.common.options import Listener, StoreChoice
 from holdfast.integrations.litellm.client import is_planned_call
 from holdfast.integrations.litellm.messages import has_recall_tool, make_recall_tool
 from holdfast.integrations.litellm.planner import CallPlanner, PlannedCall
 from holdfast.planning.pipeline import Policy
-from holdfast.store.base import SessionStore
 
 CHAT_CALLS = (CallTypes.acompletion, CallTypes.completion)
 """Calls whose messages are Chat Completions."""
@@ -61,9 +59,9 @@ class HoldfastCallback(CustomLogger):
         self,
         *,
         window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
         adds_recall: bool = True,
     ) -> None:
         super().__init__()

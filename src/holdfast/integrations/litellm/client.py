@@ -7,8 +7,7 @@ stands before them, where every call, option and exception passes.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,12 +15,11 @@ from typing import Any
 import litellm
 
 from holdfast.engine.session import Report
-from holdfast.events import Event
+from holdfast.integrations.common.options import Listener, StoreChoice
 from holdfast.integrations.litellm.messages import make_recall_tool
 from holdfast.integrations.litellm.planner import CallPlanner, PlannedCall
 from holdfast.integrations.litellm.streams import OpenedCall, RecoveringAsyncStream, RecoveringStream
 from holdfast.planning.pipeline import Policy
-from holdfast.store.base import SessionStore
 
 is_planned_call: ContextVar[bool] = ContextVar("holdfast_is_planned_call", default=False)
 """Whether a client has planned the call that is being made, so that a callback leaves it alone."""
@@ -41,9 +39,9 @@ class HoldfastClient:
         router: Any = None,
         *,
         window: int | None = None,
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self._router = router
         self._target = litellm if router is None else router

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,10 +14,8 @@ from msgspec.structs import replace
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
-from holdfast.errors import HoldfastError
-from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice
 from holdfast.integrations.litellm.identity import ConversationKeys
 from holdfast.integrations.litellm.messages import (
     ReadConversation,
@@ -32,7 +29,6 @@ from holdfast.planning.pipeline import Policy
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
 ANTHROPIC_PROVIDERS = ("anthropic", "bedrock", "vertex_ai", "azure_ai")
 """Names that LiteLLM has for those who serve Claude; all but the first serve other models too."""
@@ -58,9 +54,9 @@ class CallPlanner:
     def __init__(
         self,
         window: int | None,
-        store: SessionStore | str | os.PathLike[str] | None,
+        store: StoreChoice,
         policy: Policy,
-        listener: Callable[[Event], None] | None,
+        listener: Listener | None,
     ) -> None:
         self._window = window
         self._histories = AgentHistories(store, policy, listener)
@@ -130,10 +126,7 @@ class CallPlanner:
 
     def answer_recall(self, key: str, arguments: str | Mapping[str, Any]) -> str:
         """Return the result of the model's call of ``recall`` in the conversation ``key``."""
-        try:
-            return self._histories.open(key).answer_recall(arguments)
-        except HoldfastError as error:
-            return str(error)
+        return self._histories.answer_recall(key, arguments)
 
     def find_history(self, messages: Sequence[Any], options: Mapping[str, Any]) -> AgentHistory | None:
         """Return the conversation of ``messages``, or None if no call of it went through here."""

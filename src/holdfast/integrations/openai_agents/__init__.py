@@ -19,7 +19,7 @@ called (``model_provider``), for all agents of a run. Tools belong to agents, so
 from holdfast.integrations.common.framework import require_framework
 
 with require_framework(
-    "the OpenAI Agents SDK", distribution="openai-agents", oldest_version="0.24", extra="openai-agents"
+    "the OpenAI Agents SDK", distribution="openai-agents", oldest_version="0.21", extra="openai-agents"
 ):
     from holdfast.integrations.openai_agents.runs import HoldfastRuns
 

@@ -14,7 +14,7 @@ it for its length.
 
 from holdfast.integrations.common.framework import require_framework
 
-with require_framework("Pydantic AI", distribution="pydantic-ai-slim", oldest_version="2.68", extra="pydantic-ai"):
+with require_framework("Pydantic AI", distribution="pydantic-ai-slim", oldest_version="2.64", extra="pydantic-ai"):
     from holdfast.integrations.pydantic_ai.capability import HoldfastCapability
 
 __all__ = ["HoldfastCapability"]

@@ -12,15 +12,9 @@ Every call of the model sees a reduced view; ``agent.memory`` keeps the whole hi
 what the view leaves out, and a call that its provider refuses for its length is made again with less.
 """
 
-from __future__ import annotations
+from holdfast.integrations.common.framework import require_framework
 
-try:
-    from smolagents import Tool  # noqa: F401 -- what the modules of this package need
-    from smolagents.models import ChatMessage, ChatMessageStreamDelta, MessageRole, Model  # noqa: F401
-except ImportError as error:
-    _ADVICE = "install smolagents 1.26 or newer: pip install 'holdfast[smolagents]'"
-    raise ImportError(f"holdfast.integrations.smolagents cannot be used ({error}); {_ADVICE}") from error
-
-from holdfast.integrations.smolagents.model import HoldfastModel
+with require_framework("smolagents", distribution="smolagents", oldest_version="1.26", extra="smolagents"):
+    from holdfast.integrations.smolagents.model import HoldfastModel
 
 __all__ = ["HoldfastModel"]

@@ -8,9 +8,7 @@ all messages of each call of whatever kind (steps, plans, the last answer). So t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from threading import Lock
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -18,20 +16,18 @@ from uuid import uuid4
 from smolagents.models import ChatMessage, ChatMessageStreamDelta, Model
 
 from holdfast.config.files import get_target
-from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, make_conversation_key
+from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.smolagents.messages import GivenHistory, MessageGroup, read_messages, write_messages
 from holdfast.integrations.smolagents.pictures import find_hidden_pictures, restore_hidden_pictures
 from holdfast.integrations.smolagents.recall_tool import RecallTool
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import Usage
 from holdfast.state.target import Target
-from holdfast.store.base import SessionStore
 
 PLAN_STOP_SEQUENCE = "<end_plan>"
 """What smolagents lets a plan end with; no other call has it."""
@@ -57,9 +53,9 @@ class HoldfastModel(Model):
         *,
         window: int | None = None,
         session: str = "",
-        store: SessionStore | str | os.PathLike[str] | None = None,
+        store: StoreChoice = None,
         policy: Policy = Policy(),
-        listener: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
     ) -> None:
         # ``Model.__init__`` would set options of its own in front of those of the wrapped model.
         self.wrapped_model: Any = model.wrapped_model if isinstance(model, HoldfastModel) else model
@@ -69,7 +65,7 @@ class HoldfastModel(Model):
         self._histories = AgentHistories(store, policy, listener)
         self._lock = Lock()
         self._runs: dict[str, _Run] = {}
-        """The newest run that began with a message, by the message's digest."""
+        """The newest run that began with a message, by the key of the first one."""
         self._hidden_pictures: dict[str, dict[int, Message]] = {}
         """By key of a conversation: messages with pictures that its newest call did not show."""
         self._random_name = uuid4().hex
@@ -149,7 +145,7 @@ class HoldfastModel(Model):
     def _plan(self, messages: list[Any], options: Mapping[str, Any]) -> _PlannedCall:
         """Return the call with what the model is shown; the whole history if Holdfast cannot help."""
         unplanned = _PlannedCall(messages, None, GivenHistory((), []))
-        try:
+        with self._histories.keep_agent_running():
             given = read_messages(messages)
             if not given.groups:
                 return unplanned
@@ -159,23 +155,18 @@ class HoldfastModel(Model):
             target = _choose_target(self.wrapped_model, self._window, options)
             shown_messages = history.plan(given_messages, target, _estimate_setup(given, options))
             return self._show(_PlannedCall(messages, history, given), history, shown_messages)
-        except Exception as error:  # noqa: BLE001 -- the agent goes on, whatever goes wrong here
-            self._histories.warn_once(error)
-            return unplanned
+        return unplanned
 
     def _plan_smaller(self, call: _PlannedCall, error: Exception) -> _PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
         if call.history is None:
             return None
-        try:
+        with self._histories.keep_agent_running():
             given_messages = [GivenMessage(group.message) for group in call.given.groups]
-            shown_messages = call.history.plan_smaller(_read_error(error), messages=given_messages)
-            if shown_messages is None:
-                return None
-            return self._show(call, call.history, shown_messages)
-        except Exception as own_error:  # noqa: BLE001 -- the agent gets the provider's error, not ours
-            self._histories.warn_once(own_error)
-            return None
+            shown_messages = call.history.plan_smaller(read_provider_error(error), messages=given_messages)
+            if shown_messages is not None:
+                return self._show(call, call.history, shown_messages)
+        return None
 
     def _show(self, call: _PlannedCall, history: AgentHistory, shown_messages: Sequence[ShownMessage]) -> _PlannedCall:
         """Return the call with ``shown_messages``."""
@@ -193,16 +184,16 @@ class HoldfastModel(Model):
         for plans, the history without the answers, is another.
         """
         first = groups[0].message
-        digest = _make_digest(self._session or self._random_name, repr((first.role, first.parts)))
+        first_key = make_conversation_key(
+            "smolagents", self._session or self._random_name, repr((first.role, first.parts))
+        )
         has_steps = any(group.message.role == "assistant" and not group.is_plan for group in groups)
         with self._lock:
-            run = self._runs.get(digest, _Run())
+            run = self._runs.get(first_key, _Run())
             if run.has_steps and not has_steps and not is_plan and not self._session:
                 run = _Run(run.number + 1)
-            self._runs[digest] = run._replace(has_steps=run.has_steps or has_steps)
-            key = f"smolagents-{digest}"
-            if run.number:
-                key += f"-{run.number}"
+            self._runs[first_key] = run._replace(has_steps=run.has_steps or has_steps)
+            key = f"{first_key}-{run.number}" if run.number else first_key
             if is_plan:
                 return self._histories.open(f"{key}-plans")
             self._newest_key = key
@@ -228,10 +219,6 @@ class _PlannedCall(NamedTuple):
     history: AgentHistory | None
     """None if Holdfast has no part in it."""
     given: GivenHistory
-
-
-def _make_digest(*texts: str) -> str:
-    return blake2b("\n".join(texts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _list_stop_sequences(options: Mapping[str, Any]) -> Sequence[str]:
@@ -267,12 +254,3 @@ def _read_usage(answer: Any) -> Usage | None:
     details = getattr(getattr(getattr(answer, "raw", None), "usage", None), "prompt_tokens_details", None)
     cached_tokens = getattr(details, "cached_tokens", None) or 0
     return Usage(usage.input_tokens, usage.output_tokens or 0, cached_tokens)
-
-
-def _read_error(error: Exception) -> ErrorReport:
-    """Return what the client of a provider says about an error: each has its own attributes."""
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
-    return ErrorReport(
-        status=status if isinstance(status, int) else None, message=str(error), body=getattr(error, "body", None) or b""
-    )
