@@ -30,12 +30,15 @@ from agents import (
     set_trace_processors,
     set_tracing_disabled,
 )
+from agents.exceptions import UserError
 from agents.extensions import ToolOutputTrimmer
 from agents.items import ModelResponse
 from agents.run_config import ModelInputData
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tracing import TracingProcessor
 from agents.usage import Usage
+from hypothesis import given
+from hypothesis import strategies as st
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError
 from openai.types.responses import ResponseErrorEvent, ResponseReasoningItem
 from openai.types.responses.response_usage import InputTokensDetails
@@ -43,6 +46,7 @@ from pydantic import BaseModel
 
 from holdfast.events import CompactionEnded
 from holdfast.integrations.openai_agents import HoldfastRuns
+from holdfast.integrations.openai_agents.items import group_items
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.state.entries import AnswerEntry
@@ -706,3 +710,53 @@ def test_traces_have_the_events(way):
     assert len({span.trace_id for span in recorder.spans}) == 1
     known_ids = {span.span_id for span in recorder.spans}
     assert all(span.parent_id in known_ids for span in ours)
+
+
+@given(
+    st.lists(st.sampled_from(["user", "call", "output", "message", "shell", "shell_output"]), max_size=30), st.data()
+)
+def test_items_that_are_known_are_read_as_if_they_were_new(kinds, data):
+    """With the groups of any earlier call, of the same items or of others, changed in place or not, the groups are
+    those of the items alone.
+    """
+    items = [make_item(kind, number) for number, kind in enumerate(kinds)]
+    known_groups = group_items(items[: data.draw(st.integers(0, len(items)))])
+    if items and data.draw(st.booleans()):
+        changed = data.draw(st.integers(0, len(items) - 1))
+        items[changed] = make_item(data.draw(st.sampled_from(kinds)), changed + 100)
+    elif items and data.draw(st.booleans()):
+        items[data.draw(st.integers(0, len(items) - 1))].update(make_item("user", 500))
+    expected, groups = group_items(items), group_items(items, known_groups)
+    assert [(group.items, group.message) for group in groups] == [(group.items, group.message) for group in expected]
+    assert all(own is given for own, given in zip((i for group in groups for i in group.items), items, strict=True))
+
+
+def make_item(kind, number):
+    """Return an item of the SDK, with another text for each number."""
+    if kind == "user":
+        return {"role": "user", "content": [{"type": "input_text", "text": f"text {number}"}]}
+    if kind == "message":
+        return {"type": "message", "role": "assistant", "content": f"answer {number}"}
+    if kind == "call":
+        return {"type": "function_call", "call_id": f"c{number}", "name": "read_log", "arguments": "{}"}
+    if kind == "shell":
+        return {"type": "local_shell_call", "id": "lsh", "call_id": f"c{number}", "action": {"type": "exec"}}
+    if kind == "shell_output":
+        return {"type": "local_shell_call_output", "id": "lsh", "output": f"shell {number}"}
+    return {"type": "function_call_output", "call_id": f"c{number - 1}", "output": f"output {number}"}
+
+
+def test_a_model_that_recovers_is_one_of_its_own_class():
+    """The SDK allows output guardrails beside a server's conversation for one class of models alone: it asks for it."""
+    model = make_holdfast().wrap_model(StrictModel())
+    assert isinstance(model, StrictModel)
+    assert isinstance(make_holdfast().run_config(base=RunConfig(model=StrictModel())).model, StrictModel)
+
+
+def test_a_filter_that_returns_something_else_is_told_by_the_sdk():
+    """The user's own filter comes first; what is wrong with its result is the SDK's to say."""
+    config = make_holdfast().run_config(
+        base=RunConfig(model_provider=StrictProvider(StrictModel()), call_model_input_filter=lambda data: "text")
+    )
+    with pytest.raises(UserError, match="ModelInputData"):
+        run_agent(make_agent(make_holdfast()), config)

@@ -82,7 +82,8 @@ class CallPlanner:
         run_model: str | Model | None,
         task: asyncio.Task[Any] | None,
     ) -> PlannedCall | None:
-        groups = group_items(data.model_data.input)
+        earlier_call = newest_call.get()
+        groups = group_items(data.model_data.input, () if earlier_call is None else earlier_call.groups)
         if not groups or _is_part_of_server_conversation(groups):
             return None
         if not any(tool.name == RECALL_TOOL_NAME for tool in data.agent.tools):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.messages.message import Message
 from holdfast.providers.openai_responses.items import group_items_by_message
 from holdfast.providers.openai_responses.messages import encode_message
 from holdfast.state.entries import Usage
+
+LOCAL_SHELL_CALL = "local_shell_call"
 
 
 class ItemGroup(Struct, frozen=True):
@@ -22,16 +26,43 @@ class ItemGroup(Struct, frozen=True):
     raw: Raw
     """The items as JSON."""
     message: Message
+    read_items: list[Any]
+    """The items as they were when they were read: others may change theirs."""
 
 
-def group_items(items: Sequence[Any]) -> list[ItemGroup]:
-    """Return the items of the SDK in our terms. Raises ``FormatError`` for what is no item."""
-    raws = [Raw(msgspec.json.encode(item)) for item in items]
-    groups: list[ItemGroup] = []
+def group_items(items: Sequence[Any], known_groups: Sequence[ItemGroup] = ()) -> list[ItemGroup]:
+    """Return the items of the SDK in our terms. Raises ``FormatError`` for what is no item.
+
+    ``known_groups`` are those of an earlier call: what is as it was then is not read again.
+    """
+    groups = _keep_known_groups(items, known_groups)
+    new_items = items[sum(len(group.items) for group in groups) :]
+    raws = [Raw(msgspec.json.encode(item)) for item in new_items]
     for start, stop, message in group_items_by_message(raws):
         raw = raws[start] if stop == start + 1 else Raw(b"[" + b",".join(map(bytes, raws[start:stop])) + b"]")
-        groups.append(ItemGroup(list(items[start:stop]), raw, message))
+        own_items = list(new_items[start:stop])
+        # A copy shares the texts, so it is small.
+        groups.append(ItemGroup(own_items, raw, message, deepcopy(own_items)))
     return groups
+
+
+def _keep_known_groups(items: Sequence[Any], known_groups: Sequence[ItemGroup]) -> list[ItemGroup]:
+    """Return the groups with which ``items`` begin, with the objects that stand there now.
+
+    The last one that is the same is read again, since an item after it may belong to it. So is everything where the
+    output of a local shell is named by an earlier item.
+    """
+    kept_groups: list[ItemGroup] = []
+    start = 0
+    for group in known_groups:
+        own_items = list(items[start : start + len(group.items)])
+        if own_items != group.read_items:
+            break
+        kept_groups.append(replace(group, items=own_items))
+        start += len(own_items)
+    if any(item.get("type") == LOCAL_SHELL_CALL for group in kept_groups for item in group.read_items):
+        return []
+    return kept_groups[:-1]
 
 
 def show_items(groups: Sequence[ItemGroup], shown_messages: Sequence[ShownMessage]) -> list[Any]:

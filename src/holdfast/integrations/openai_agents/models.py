@@ -154,6 +154,11 @@ class RecoveringModel(Model):
     async def _cleanup_on_run_end(self, owner: object) -> None:
         await self._model._cleanup_on_run_end(owner)  # noqa: SLF001 -- the SDK's own hook for models
 
+    @property
+    def __class__(self) -> Any:
+        """The class of the other model: the SDK allows some settings for some classes alone."""
+        return type(self._model)
+
     def __getattr__(self, name: str) -> Any:
         """The SDK and its users ask models for more than their interface, such as ``model``."""
         return getattr(self._model, name)

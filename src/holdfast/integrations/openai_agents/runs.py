@@ -109,7 +109,10 @@ class _InputFilter:
         """Return the model's input with what the model is shown."""
         if self._own_filter is not None:
             filtered = self._own_filter(data)
-            data.model_data = await filtered if inspect.isawaitable(filtered) else filtered
+            filtered = await filtered if inspect.isawaitable(filtered) else filtered
+            if not isinstance(filtered, ModelInputData):
+                return filtered  # the SDK says what is wrong with it
+            data.model_data = filtered
         items = await self._planner.plan_call(data, self._session_id, self._run_model)
         return ModelInputData(input=items, instructions=data.model_data.instructions)
 
