@@ -124,6 +124,28 @@ def test_refused_request_is_named_where_one_conversation_runs_twice():
     assert shown_messages[-1].index == len(first) - 1
 
 
+@pytest.mark.parametrize("report_text", ["prompt is too long: 60000 tokens > 20000 maximum", "prompt is too long"])
+def test_two_runs_of_one_conversation_are_both_made_smaller(report_text):
+    """Two requests of one conversation were on their way and both are refused: each gets less than it had sent."""
+    history = AgentHistory(MemoryStore(), "one")
+    first, second = make_messages(40), make_messages(40)
+    second[-1] = GivenMessage(Message("tool", (ToolResult("c39", "read", (Text("another log"),)),)))
+    target = make_target(1_000_000)
+    sent = {}
+    for name, messages in (("first", first), ("second", second)):
+        sent[name] = count_shown_characters(history.plan(messages, target))
+    for name, messages in (("first", first), ("second", second)):
+        shown_messages = history.plan_smaller(ErrorReport(message=report_text), messages=messages)
+        check_shown(shown_messages)
+        assert shown_messages[-1].index == len(messages) - 1
+        assert count_shown_characters(shown_messages) < sent[name] / 2
+
+
+def count_shown_characters(shown_messages):
+    """Return the characters of what is shown."""
+    return sum(len(str(shown.message)) for shown in shown_messages)
+
+
 def test_usage_that_comes_without_the_answer():
     """What an answer took may be told apart from the messages: it counts for the answer to the newest request."""
     history = AgentHistory(MemoryStore(), "one")

@@ -130,7 +130,7 @@ class AgentHistory:
         None if the error is no overflow, or if nothing smaller is left to try: the error is then the framework's.
         ``is_surely_overflow`` says that the framework has classified the error as an overflow itself. ``messages`` are
         those of the refused request, for a framework that may run one conversation twice at the same time: if a request
-        of the other run was planned since, the refused one is planned anew.
+        of the other run was planned since, the refused one is planned anew, with the limit that the refusal names.
         """
         with self._lock:
             if self._request is None:
@@ -138,11 +138,17 @@ class AgentHistory:
             verdict = classify_error(report)
             if not (verdict.is_overflow or is_surely_overflow):
                 return None
-            if messages is not None and not _is_request_for(self._request, messages):
+            journal = self._open_journal()
+            is_replanned = messages is not None and not _is_request_for(self._request, messages)
+            journal.record_overflow(
+                report.message_line, verdict.limit or 0, verdict.requested or 0, as_planned=not is_replanned
+            )
+            if messages is not None and is_replanned:
                 planned_target = self._request.prepared_request.target
-                self._plan_request(messages, planned_target, planned_target.setup.tokens)
-            journal, request = self._open_journal(), self._request
-            journal.record_overflow(report.message_line, verdict.limit or 0, verdict.requested or 0)
+                shown_messages = self._plan_request(messages, planned_target, planned_target.setup.tokens)
+                if verdict.limit:
+                    return shown_messages
+            request = self._request
             plan = request.prepared_request.plan
             refusal = ProviderRefusal(
                 verdict.kind if verdict.is_overflow else CONTEXT_OVERFLOW_KIND,

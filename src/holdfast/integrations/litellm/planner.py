@@ -98,11 +98,6 @@ class CallPlanner:
         try:
             if not (is_surely_overflow or classify_error(report).is_overflow):
                 return None
-            if self._newest_calls.get(call.history) is not call:
-                # Calls of one conversation at the same time: the refusal of another may have taught the limit.
-                planned = self._plan_again(call)
-                if _measure_characters(planned.messages) < _measure_characters(call.messages):
-                    return planned
             shown_messages = call.history.plan_smaller(
                 report, is_surely_overflow=is_surely_overflow, messages=list_given_messages(call.conversation)
             )
@@ -160,10 +155,6 @@ class CallPlanner:
 def list_given_messages(conversation: ReadConversation) -> list[GivenMessage]:
     """Return the messages without usages: those are noted apart."""
     return [GivenMessage(message) for message in conversation.messages]
-
-
-def _measure_characters(messages: Sequence[Any]) -> int:
-    return sum(len(str(message)) for message in messages)
 
 
 def choose_target(model: str, options: Mapping[str, Any], window: int | None) -> Target:
