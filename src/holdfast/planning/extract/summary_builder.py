@@ -23,7 +23,7 @@ from holdfast.planning.extract.carried_summary import (
     PREVIOUS_SUMMARY_SHARE,
     render_previous_summary,
 )
-from holdfast.planning.extract.constants import MAX_SCANNED_TOKENS
+from holdfast.planning.extract.constants import MAX_SCANNED_RESULT_TOKENS, MAX_SCANNED_TOKENS
 from holdfast.planning.extract.extract import (
     EXTRACT_FRAME_TOKENS,
     build_extension,
@@ -271,8 +271,9 @@ def _get_active_summary_texts(state: ConversationState) -> list[str]:
 def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
     """Return the messages before index ``keep`` from the log, as a summary is made of them.
 
-    Edits of the user's words apply: a text of theirs that was spilled is quoted as the preview that was shown. Earlier
-    summaries are unwrapped and whole. All other messages are as they were logged.
+    Edits of the user's words apply: a text of theirs that was spilled is quoted as the preview that was shown. So do
+    those of very large results, beside which nothing else would be searched for lines. Earlier summaries are unwrapped
+    and whole. All other messages are as they were logged.
     """
     state = builder.state
     start = state.view.pinned_count
@@ -286,7 +287,8 @@ def build_head_messages(builder: PlanBuilder, keep: int) -> list[SizedMessage]:
 def _build_head_message(sized_message: SizedMessage, edits: Sequence[Edit]) -> SizedMessage:
     message = sized_message.message
     if not message.is_turn_start:
-        return sized_message
+        is_too_large = sized_message.tokens > MAX_SCANNED_RESULT_TOKENS
+        return apply_part_edits(sized_message, list(edits)) if is_too_large and edits else sized_message
     # A client's summary is not cut even if it was spilled: nothing else tells of the turns before it.
     applied_edits = []
     for edit in edits:
