@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from holdfast import Message, Text, get_target, open_store
+from holdfast.errors import ConfigError
+from holdfast.events import CompactionEnded
 from holdfast.integrations.common.agent_history import GivenMessage
 from holdfast.integrations.common.options import AgentHistories, find_api, make_conversation_key
 from holdfast.integrations.common.parts import match_kept_parts
@@ -17,6 +19,7 @@ from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.messages.parts import Opaque
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.store.location import locate_store
+from holdfast.store.memory import MemoryStore
 
 TOO_LONG = "prompt is too long: 60000 tokens > 20000 maximum"
 
@@ -130,3 +133,30 @@ def test_the_api_of_a_model_is_that_of_its_nearest_known_class():
         "anthropic",
         "openai-chat",
     ]
+
+
+def test_a_listener_that_raises_ends_for_itself_alone(caplog):
+    """It is called once, for all conversations together, and told in the log; the framework gets all events."""
+    told, heard = [], []
+
+    def listen(event):
+        heard.append(event)
+        raise ValueError("not today")
+
+    histories = AgentHistories(MemoryStore(), listener=listen, tell_framework=told.append)
+    for key in ("one", "two"):
+        # What a conversation calls with its events.
+        histories.open(key)._emit_event(CompactionEnded(key))
+    assert [event.session for event in told] == ["one", "two"]
+    assert [event.session for event in heard] == ["one"]
+    assert [record.message for record in caplog.records] == [
+        "the listener raised ValueError: not today; it gets no more events: fix it"
+    ]
+
+
+def test_each_wrong_setting_is_told_once(caplog):
+    """Two mistakes in settings are two warnings, each once; of other errors the first of a kind is told."""
+    histories = AgentHistories(MemoryStore())
+    for error in (ConfigError("one"), ConfigError("two"), ConfigError("one"), OSError("3 bytes"), OSError("4 bytes")):
+        histories.warn_once(error)
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ["one", "two", "3 bytes"]

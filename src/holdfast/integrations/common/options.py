@@ -11,7 +11,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeAlias
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.planning.pipeline import Policy
@@ -54,6 +54,7 @@ class AgentHistories:
         self._histories: OrderedDict[str, AgentHistory] = OrderedDict()
         """By key; the one used last is last."""
         self._told: set[str] = set()
+        """Problems that the log of this process has been told."""
 
     def open(self, key: str) -> AgentHistory:
         """Return the conversation called ``key``. Raises ``StoreError`` if the store cannot be opened."""
@@ -87,25 +88,34 @@ class AgentHistories:
             self.warn_once(error)
 
     def warn_once(self, error: Exception) -> None:
-        """Log that Holdfast could not help, once for each kind of error: the agent goes on as without it."""
+        """Log that Holdfast could not help, once for each problem: the agent goes on as without it.
+
+        What is wrong with settings is a problem for each of them; of other errors, whose texts may have numbers, the
+        first of each kind is told.
+        """
         kind = type(error).__name__
-        if kind not in self._told:
-            self._told.add(kind)
-            _LOG.warning("holdfast shows the model the whole history: %s: %s", kind, error)
+        problem = f"{kind}: {error}" if isinstance(error, ConfigError) else kind
+        if problem not in self._told:
+            self._told.add(problem)
+            _LOG.warning("the agent goes on without Holdfast's help: %s: %s", kind, error)
 
     def _make_listener(self) -> Listener | None:
         """Return what a conversation calls with its events; None if nobody listens."""
-        tell_framework, listener = self._tell_framework, self._listener
-        if tell_framework is None:
-            return listener
+        if self._tell_framework is None and self._listener is None:
+            return None
+        return self._emit_event
 
-        def tell_both(event: Event) -> None:
+    def _emit_event(self, event: Event) -> None:
+        """Give ``event`` to the framework and to the user's listener; a listener that raises gets no more."""
+        if self._tell_framework is not None:
             with self.keep_agent_running():
-                tell_framework(event)
-            if listener is not None:
-                listener(event)
-
-        return tell_both
+                self._tell_framework(event)
+        if self._listener is not None:
+            try:
+                self._listener(event)
+            except Exception as error:  # noqa: BLE001 -- whatever a listener does, the agent goes on
+                self._listener = None
+                _LOG.warning("the listener raised %s: %s; it gets no more events: fix it", type(error).__name__, error)
 
     def _get_store(self) -> SessionStore:
         if self._open_store is None:

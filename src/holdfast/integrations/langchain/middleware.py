@@ -143,8 +143,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
             page: int = 1,
         ) -> str:
             arguments = {"id": id, "lines": lines, "chars": chars, "search": search, "page": page}
-            thread_id = str(config.get("configurable", {}).get("thread_id", ""))
-            return self._histories.answer_recall(_make_key(messages, thread_id), arguments)
+            return self._histories.answer_recall(_make_key(messages, _get_thread_id(config)), arguments)
 
         return recall
 
@@ -184,10 +183,15 @@ def _find_thread_id() -> str:
     from langgraph.config import get_config
 
     try:
-        return str(get_config().get("configurable", {}).get("thread_id", ""))
+        return _get_thread_id(get_config())
     except RuntimeError:
         # Not called by a graph.
         return ""
+
+
+def _get_thread_id(config: RunnableConfig) -> str:
+    """Return the name of the thread in ``config``; an explicit None is none."""
+    return str(config.get("configurable", {}).get("thread_id") or "")
 
 
 def _make_key(messages: Sequence[BaseMessage], thread_id: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from holdfast.integrations.common.options import MAX_OPEN_HISTORIES
+from holdfast.integrations.common.options import MAX_OPEN_HISTORIES, make_conversation_key
 from holdfast.integrations.litellm.messages import ReadConversation
 from holdfast.messages.equality import encode_comparable_bytes
 
@@ -86,7 +86,7 @@ class ConversationKeys:
             self._unnamed.popitem(last=False)
 
     def _digest_beginning(self, conversation: ReadConversation, options: Mapping[str, Any]) -> str:
-        return _digest(conversation, self._secret, options)
+        return _make_named_key(conversation, self._secret, options)
 
 
 def find_session_id(options: Mapping[str, Any]) -> str:
@@ -101,13 +101,8 @@ def find_session_id(options: Mapping[str, Any]) -> str:
 
 def _make_named_key(conversation: ReadConversation, session_id: str, options: Mapping[str, Any]) -> str:
     """Return the key of a conversation with a name: sub-agents share that, and begin with another message."""
-    return f"litellm-{_digest(conversation, session_id, options)}"
-
-
-def _digest(conversation: ReadConversation, name: str, options: Mapping[str, Any]) -> str:
-    source = "\n".join((name, *_list_owners(options))).encode("utf-8", "surrogatepass")
-    content = source + b"\n" + encode_comparable_bytes(conversation.first_message)
-    return blake2b(content, digest_size=8).hexdigest()
+    first_message = encode_comparable_bytes(conversation.first_message).decode("latin-1")
+    return make_conversation_key("litellm", session_id, *_list_owners(options), first_message)
 
 
 def _list_owners(options: Mapping[str, Any]) -> list[str]:

@@ -150,9 +150,7 @@ def _make_key(first: Message, session_id: str) -> str:
 
     An agent that is a tool of another runs with the configuration of its parent, with a first message of its own.
     """
-    return make_conversation_key(
-        "openai-agents", session_id, encode_comparable_bytes(first).decode("utf-8", "surrogatepass")
-    )
+    return make_conversation_key("openai-agents", session_id, encode_comparable_bytes(first).decode("latin-1"))
 
 
 def _find_model_name(agent: Agent[Any], run_model: str | Model | None) -> str:

@@ -154,7 +154,7 @@ class RecoveringModel(Model):
     async def _cleanup_on_run_end(self, owner: object) -> None:
         await self._model._cleanup_on_run_end(owner)  # noqa: SLF001 -- the SDK's own hook for models
 
-    @property
+    @property  # type: ignore[misc] # asked for by isinstance, and never set
     def __class__(self) -> Any:
         """The class of the other model: the SDK allows some settings for some classes alone."""
         return type(self._model)

@@ -117,7 +117,8 @@ class HoldfastModel(Model):
 
     def get_history(self) -> AgentHistory:
         """Return the conversation of the agent's newest call, for its report and ``recall``."""
-        return self._histories.open(self._newest_key or f"smolagents-{self._session or self._random_name}")
+        name = self._session or self._random_name
+        return self._histories.open(self._newest_key or make_conversation_key("smolagents", name))
 
     # -- what the base class would answer by itself --------------------------------------------------------------------
 

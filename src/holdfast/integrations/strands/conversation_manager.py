@@ -149,7 +149,9 @@ class HoldfastConversationManager(ConversationManager):
             return None
         with self._histories.keep_agent_running():
             shown_messages = planned.history.plan_smaller(
-                read_provider_error(error), is_surely_overflow=isinstance(error, ContextWindowOverflowException)
+                read_provider_error(error),
+                is_surely_overflow=isinstance(error, ContextWindowOverflowException),
+                messages=planned.given_messages,
             )
             if shown_messages is not None:
                 return _show_messages(planned, shown_messages)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from msgspec import Raw
+
 from holdfast.integrations.common.agent_history import GivenMessage
 from holdfast.integrations.common.parts import match_kept_parts
 from holdfast.messages.message import Message
@@ -70,7 +72,8 @@ def _read_content_block(block: Any) -> Text | Media | Opaque:
         source = json.dumps(media, default=encode_bytes, sort_keys=True)
         digest = blake2b(source.encode()).hexdigest()
         return Media(kind, f"{kind}/{media.get('format', '')}", len(source), media.get("name", ""), digest)
-    return Opaque(kind)
+    # With its content, so that its size counts.
+    return Opaque(kind, Raw(json.dumps(block, default=encode_bytes).encode()))
 
 
 def encode_bytes(value: Any) -> str:
