@@ -103,6 +103,20 @@ def test_stores_of_two_processes_see_each_other(tmp_path):
     assert anew == [make_line(1)]
 
 
+def test_a_transcript_that_another_process_began_anew(tmp_path):
+    """One deletes a transcript and begins it again: the other appends to the new one, and keeps no old ids."""
+
+    async def use_both():
+        first, second = (HoldfastSessionStore(tmp_path / "s.db") for _ in range(2))
+        await first.append(KEY, [make_line(1), make_line(2)])
+        await second.delete(KEY)
+        await second.append(KEY, [make_line(1)])
+        await first.append(KEY, [make_line(2), make_line(3)])
+        return await second.load(KEY)
+
+    assert asyncio.run(use_both()) == [make_line(1), make_line(2), make_line(3)]
+
+
 def test_appends_at_the_same_time_lose_nothing(tmp_path):
     """Many tasks over two stores of one file: every line is there once, each task's own in order."""
 

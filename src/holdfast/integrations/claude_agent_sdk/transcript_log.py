@@ -94,8 +94,13 @@ class TranscriptLog:
         if not has_session(self._store, self.key):
             title = f"transcript of {self._sdk_key['session_id']}"
             self._store.create_session(self.key, SessionInfo(self.key, title=title, format=FORMAT))
-            # Another process may have deleted the transcript that this one had read.
-            self._seq, self._leaf, self._known_ids, self.summary = 0, None, set(), None
+
+    def _has_entry(self, entry_id: str) -> bool:
+        try:
+            self._store.get_entry(self.key, entry_id)
+        except UnknownId:
+            return False
+        return True
 
     def read_lines(self) -> list[SessionStoreEntry]:
         """Return all lines, oldest first."""
@@ -103,6 +108,9 @@ class TranscriptLog:
 
     def read_new_lines(self) -> None:
         """Read what the log has more than before."""
+        if self._leaf is not None and not self._has_entry(self._leaf):
+            # Another process has deleted the transcript that this one had read, and may have begun it again.
+            self._seq, self._leaf, self._known_ids, self.summary = 0, None, set(), None
         entries = self._store.read_entries(self.key, "note", after=self._seq)
         lines = _decode_lines(entries)
         if entries:
