@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import itertools
 import json
@@ -713,3 +714,23 @@ def test_example_runs(capsys):
     """The example of the documentation runs offline, and says what it shows."""
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "characters" in capsys.readouterr().out
+
+
+def test_lone_surrogates_and_copies(caplog):
+    """A result with half a character is no reason to send everything, and a client can be copied."""
+    messages = make_conversation()
+    messages[3]["content"] = "\ud800" + messages[3]["content"]
+    sent = []
+
+    class Handler(litellm.CustomLLM):
+        def completion(self, *_, **options):
+            sent.append(options["messages"])
+            return litellm.completion(model=OPENAI, messages=[{"role": "user", "content": "x"}], mock_response="ok")
+
+    litellm.custom_provider_map = [{"provider": "strict", "custom_handler": Handler()}]
+    try:
+        copy.copy(make_client()).completion("strict/any", messages)
+    finally:
+        litellm.custom_provider_map = []
+    assert len(str(sent[0])) < len(str(messages)) / 2
+    assert "whole history" not in caplog.text

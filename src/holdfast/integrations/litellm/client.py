@@ -108,6 +108,8 @@ class HoldfastClient:
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is LiteLLM's, or the router's."""
+        if name == "_target":
+            raise AttributeError(name)  # copying asks before anything is set
         return getattr(self._target, name)
 
     def _plan(self, model: str, messages: Sequence[Any], options: Mapping[str, Any]) -> PlannedCall | None:

@@ -46,13 +46,24 @@ def read_conversation(messages: Sequence[Any]) -> ReadConversation:
     system_count = 0
     while system_count < len(fields) and fields[system_count].get("role") in SYSTEM_ROLES:
         system_count += 1
-    raws = tuple(Raw(msgspec.json.encode(message_fields)) for message_fields in fields[system_count:])
+    raws = tuple(Raw(_encode_fields(message_fields)) for message_fields in fields[system_count:])
     return ReadConversation(
         tuple(messages[:system_count]),
         tuple(messages[system_count:]),
         raws,
         tuple(decode_message(raw) for raw in raws),
     )
+
+
+def _encode_fields(fields: Mapping[str, Any]) -> bytes:
+    """Return the fields as JSON, with a question mark for each lone surrogate, which UTF-8 has no form for.
+
+    Tools read such from files that are no text. A message that is shown as it is keeps them.
+    """
+    try:
+        return msgspec.json.encode(fields)
+    except UnicodeEncodeError:
+        return json.dumps(fields, ensure_ascii=False, default=msgspec.to_builtins).encode("utf-8", "replace")
 
 
 def _get_fields(message: Any) -> Mapping[str, Any]:
