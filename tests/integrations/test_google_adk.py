@@ -28,11 +28,12 @@ from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 from google.genai.errors import ClientError
+from msgspec.structs import replace
 from pydantic import BaseModel, Field
 
 from holdfast.events import CompactionEnded
 from holdfast.integrations.google_adk import HoldfastPlugin
-from holdfast.integrations.google_adk.contents import read_contents
+from holdfast.integrations.google_adk.contents import read_contents, write_own_content
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import ScriptedAnswer
@@ -572,3 +573,12 @@ def test_the_example_runs(capsys):
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     said, shown = re.findall(r"([\d,]{5,})", capsys.readouterr().out)[:2]
     assert int(shown.replace(",", "")) < int(said.replace(",", "")) / 3
+
+
+def test_parts_that_look_alike_keep_their_own_signatures():
+    """Where a part before them is left out, two parts with nothing but a signature stay two."""
+    parts = [types.Part(text="hm", thought=True), *(types.Part(thought_signature=name) for name in (b"a", b"b"))]
+    content = types.Content(role="model", parts=parts)
+    (given,) = read_contents([content])
+    written = write_own_content(content, given, replace(given, parts=given.parts[1:]))
+    assert [part.thought_signature for part in written.parts] == [b"a", b"b"]

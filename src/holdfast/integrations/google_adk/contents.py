@@ -12,6 +12,7 @@ from google.genai import types
 from msgspec import Raw
 from msgspec.structs import replace
 
+from holdfast.integrations.common.parts import match_kept_parts
 from holdfast.messages.message import Message, Role, format_part_placeholder, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from holdfast.providers.gemini.messages import link_results_to_calls
@@ -121,10 +122,9 @@ def write_own_content(original: types.Content, given: Message, shown: Message) -
         return original
     parts = list(original.parts or ())
     if len(shown.parts) != len(given.parts):
-        given_parts = list(given.parts)
-        kept_parts = [
-            parts[given_parts.index(part)] if part in given_parts else _write_part(part) for part in shown.parts
-        ]
+        kept_parts = []
+        for shown_part, place in match_kept_parts(given.parts, shown.parts):
+            kept_parts.append(_write_part(shown_part) if place is None else parts[place])
         return original.model_copy(update={"parts": kept_parts})
     new_parts = []
     for part, given_part, shown_part in zip(parts, given.parts, shown.parts, strict=True):
