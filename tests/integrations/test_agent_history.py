@@ -14,14 +14,17 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast import Message, Text, ToolCall, ToolResult, get_target
-from holdfast.errors import WindowTooSmall
+from holdfast.errors import StoreLocked, WindowTooSmall
 from holdfast.events import CompactionEnded
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
+from holdfast.integrations.common.options import AgentHistories
 from holdfast.messages.parts import Opaque, Thinking
+from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.entries import Usage
 from holdfast.store.memory import MemoryStore
+from holdfast.store.open_store import open_store
 
 RULE = "Never restart the server."
 
@@ -453,3 +456,44 @@ def test_a_checkpointer_that_loses_its_last_write_makes_a_fork(lost_count):
     assert goes_on[: len(before)] == before
     assert goes_on[-1].message == other.message
     assert "step 044, line 5:" in again.answer_recall({"search": "step 044, line 5:"})
+
+
+def test_a_session_that_was_removed_begins_anew():
+    """Somebody clears the store while the agent works: the next request fits the window all the same."""
+    store = MemoryStore()
+    history = AgentHistory(store, "one")
+    for steps in range(1, 41):
+        if steps == 25:
+            store.remove_session("one")
+        shown_messages = history.plan(make_messages(steps), make_target())
+        check_shown(shown_messages)
+        assert sum(estimate_text_tokens(str(shown.message)) for shown in shown_messages) < 30_000
+
+
+def test_a_file_that_was_taken_away_is_opened_anew(tmp_path):
+    """A store given by its path is made again if its file was deleted while the agent works."""
+    histories = AgentHistories(tmp_path / "s.db")
+    for steps in range(1, 41):
+        if steps == 25:
+            for path in tmp_path.glob("s.db*"):
+                path.unlink() if path.is_file() else None
+        check_shown(histories.open("one").plan(make_messages(steps), make_target()))
+    assert (tmp_path / "s.db").is_file()
+    histories._get_store().close()
+
+
+def test_a_failed_write_does_not_spoil_later_requests(tmp_path, monkeypatch):
+    """The store is locked by another process for one request: the next one goes on from what the log has."""
+    with open_store(tmp_path / "s.db") as store:
+        history = AgentHistory(store, "one")
+        for steps in range(1, 41):
+            if steps == 10:
+                with monkeypatch.context() as patch:
+                    patch.setattr(store, "append_entries", _raise_locked)
+                    with pytest.raises(StoreLocked):
+                        history.plan(make_messages(steps), make_target())
+            check_shown(history.plan(make_messages(steps), make_target()))
+
+
+def _raise_locked(*_, **__):
+    raise StoreLocked("locked")

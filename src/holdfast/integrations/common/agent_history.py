@@ -8,7 +8,8 @@ safe to call from several threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.engine.compaction.compact import find_shrink_failure
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.engine.recall import answer_recall, compute_page_chars
 from holdfast.engine.session import Report, build_report
+from holdfast.errors import HoldfastError, LogConflict, StoreReplaced, UnknownId, WindowTooSmall
 from holdfast.hosts.given_conversation import (
     GivenConversation,
     ShownMessage,
@@ -77,8 +79,11 @@ class AgentHistory:
         key: str,
         policy: Policy = Policy(),
         listener: Callable[[events.Event], None] | None = None,
+        reopen_store: Callable[[SessionStore], SessionStore] | None = None,
     ) -> None:
+        """``reopen_store`` gets the store whose file was taken away, and returns the one to use in its place."""
         self._store = store
+        self._reopen_store = reopen_store
         self.key = key
         self._policy = policy
         self._listener = listener
@@ -97,7 +102,16 @@ class AgentHistory:
         be made to fit, and ``StoreError`` if the log cannot be read or written.
         """
         with self._lock:
-            return self._plan_request(messages, target, setup_tokens)
+            try:
+                with self._forget_log_after_failure():
+                    return self._plan_request(messages, target, setup_tokens)
+            except (UnknownId, LogConflict, StoreReplaced) as error:
+                # Somebody removed the session or the store's file, or changed it under us: the log is read anew, or
+                # begun.
+                if isinstance(error, StoreReplaced) and self._reopen_store is not None:
+                    self._store = self._reopen_store(self._store)
+                with self._forget_log_after_failure():
+                    return self._plan_request(messages, target, setup_tokens)
 
     def _plan_request(self, messages: Sequence[GivenMessage], target: Target, setup_tokens: int) -> list[ShownMessage]:
         journal = self._open_journal()
@@ -132,7 +146,7 @@ class AgentHistory:
         those of the refused request, for a framework that may run one conversation twice at the same time: if a request
         of the other run was planned since, the refused one is planned anew, with the limit that the refusal names.
         """
-        with self._lock:
+        with self._lock, self._forget_log_after_failure():
             if self._request is None:
                 return None
             verdict = classify_error(report)
@@ -191,7 +205,11 @@ class AgentHistory:
     def answer_recall(self, arguments: str | Mapping[str, Any]) -> str:
         """Return the result of the model's call of the tool ``recall``; it explains mistakes in the arguments."""
         with self._lock:
-            return answer_recall(self._store, self.key, arguments, self._compute_page_chars()).text
+            try:
+                return answer_recall(self._store, self.key, arguments, self._compute_page_chars()).text
+            except HoldfastError as error:
+                # The model reads it, and the agent goes on.
+                return str(error)
 
     def report(self) -> Report | None:
         """Return how full the context is as of the newest request; None before the first one."""
@@ -209,6 +227,20 @@ class AgentHistory:
             return MAX_PAGE_CHARS
         report = self._build_report(self._request)
         return compute_page_chars(report.usable_tokens - report.setup_tokens)
+
+    @contextmanager
+    def _forget_log_after_failure(self) -> Iterator[None]:
+        """Let the next call read the log anew if this one ends in the middle of its work.
+
+        What is in memory may then be ahead of the log (a store that was locked, a full disk, an interrupt).
+        """
+        try:
+            yield
+        except WindowTooSmall:
+            raise
+        except BaseException:
+            self._journal, self._request, self._answer_usage = None, None, None
+            raise
 
     def _open_journal(self) -> Journal:
         if self._journal is None:

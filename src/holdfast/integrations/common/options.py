@@ -61,7 +61,7 @@ class AgentHistories:
         with self._lock:
             history = self._histories.pop(key, None)
             if history is None:
-                history = AgentHistory(self._get_store(), key, self._policy, self._make_listener())
+                history = AgentHistory(self._get_store(), key, self._policy, self._make_listener(), self._reopen_store)
             self._histories[key] = history
             while len(self._histories) > MAX_OPEN_HISTORIES:
                 self._histories.popitem(last=False)
@@ -116,6 +116,14 @@ class AgentHistories:
             except Exception as error:  # noqa: BLE001 -- whatever a listener does, the agent goes on
                 self._listener = None
                 _LOG.warning("the listener raised %s: %s; it gets no more events: fix it", type(error).__name__, error)
+
+    def _reopen_store(self, replaced_store: SessionStore) -> SessionStore:
+        """Return the store at the user's path once more; ``replaced_store`` if the user gave a store and no path."""
+        with self._lock:
+            is_by_path = self._store is None or isinstance(self._store, str | os.PathLike)
+            if is_by_path and self._open_store is replaced_store:
+                self._open_store = None
+            return self._get_store()
 
     def _get_store(self) -> SessionStore:
         if self._open_store is None:
