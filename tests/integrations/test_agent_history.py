@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Literal
 
 import pytest
@@ -482,18 +484,19 @@ def test_a_file_that_was_taken_away_is_opened_anew(tmp_path):
     histories._get_store().close()
 
 
-def test_a_failed_write_does_not_spoil_later_requests(tmp_path, monkeypatch):
-    """The store is locked by another process for one request: the next one goes on from what the log has."""
+def test_a_locked_store_does_not_spoil_later_requests(tmp_path, monkeypatch):
+    """Another process holds the store for two requests: the next one goes on from what the log has."""
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.2)
     with open_store(tmp_path / "s.db") as store:
         history = AgentHistory(store, "one")
         for steps in range(1, 41):
-            if steps == 10:
-                with monkeypatch.context() as patch:
-                    patch.setattr(store, "append_entries", _raise_locked)
+            messages = make_messages(steps)
+            for index in range(1, len(messages), 2):
+                messages[index] = replace(messages[index], usage=Usage(500 * index, 10))
+            if steps in {10, 11}:
+                with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+                    other.execute("begin exclusive")
                     with pytest.raises(StoreLocked):
-                        history.plan(make_messages(steps), make_target())
-            check_shown(history.plan(make_messages(steps), make_target()))
-
-
-def _raise_locked(*_, **__):
-    raise StoreLocked("locked")
+                        history.plan(messages, make_target())
+            else:
+                check_shown(history.plan(messages, make_target()))
