@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import re
 import runpy
@@ -201,7 +202,15 @@ def make_provider_model(name, url):
     return OpenAIResponsesModel(client_args=client, model_id="gpt-5.1")
 
 
+@pytest.fixture
+def collects_clients():
+    """Let go of the clients of a test while their warnings are its own."""
+    yield
+    gc.collect()
+
+
 # The models of Strands leave some connections open.
+@pytest.mark.usefixtures("collects_clients")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("window", [30_000, 200_000])
 @pytest.mark.parametrize("name", ["anthropic", "openai", "responses", "gemini"])
@@ -222,6 +231,7 @@ def test_models_of_strands_live_past_the_window_of_a_strict_provider(name, windo
     assert len(agent.messages) == 52
 
 
+@pytest.mark.usefixtures("collects_clients")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_thinking_that_is_bound_to_what_was_before_it_costs_one_refusal(strict_provider):
     """Behind an extract the provider refuses such thinking once; the model of Strands then asks to drop it, and the

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from smolagents.models import ChatMessage, ChatMessageStreamDelta, Model
@@ -18,7 +18,13 @@ from smolagents.models import ChatMessage, ChatMessageStreamDelta, Model
 from holdfast.config.files import get_target
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, make_conversation_key
+from holdfast.integrations.common.options import (
+    MAX_OPEN_HISTORIES,
+    AgentHistories,
+    Listener,
+    StoreChoice,
+    make_conversation_key,
+)
 from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.smolagents.messages import GivenHistory, MessageGroup, read_messages, write_messages
 from holdfast.integrations.smolagents.pictures import find_hidden_pictures, restore_hidden_pictures
@@ -35,6 +41,7 @@ OUTPUT_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_new_tokens")
 """Names of the option that limits an answer."""
 APIS_BY_PROVIDER = {"anthropic": "anthropic", "bedrock": "anthropic", "gemini": "gemini", "vertex_ai": "gemini"}
 """The API of a model by the provider that LiteLLM's names of models begin with; of any other it is Chat Completions."""
+_Value = TypeVar("_Value")
 
 
 class HoldfastModel(Model):
@@ -171,7 +178,9 @@ class HoldfastModel(Model):
 
     def _show(self, call: _PlannedCall, history: AgentHistory, shown_messages: Sequence[ShownMessage]) -> _PlannedCall:
         """Return the call with ``shown_messages``."""
-        self._hidden_pictures[history.key] = find_hidden_pictures(call.given, shown_messages)
+        hidden_pictures = find_hidden_pictures(call.given, shown_messages)
+        with self._lock:
+            _remember(self._hidden_pictures, history.key, hidden_pictures)
         return call._replace(messages=write_messages(call.given, shown_messages))
 
     def _note_usage(self, call: _PlannedCall, usage: Usage | None) -> None:
@@ -193,7 +202,7 @@ class HoldfastModel(Model):
             run = self._runs.get(first_key, _Run())
             if run.has_steps and not has_steps and not is_plan and not self._session:
                 run = _Run(run.number + 1)
-            self._runs[first_key] = run._replace(has_steps=run.has_steps or has_steps)
+            _remember(self._runs, first_key, run._replace(has_steps=run.has_steps or has_steps))
             key = f"{first_key}-{run.number}" if run.number else first_key
             if is_plan:
                 return self._histories.open(f"{key}-plans")
@@ -202,6 +211,14 @@ class HoldfastModel(Model):
 
     def _answer_recall(self, arguments: Mapping[str, Any]) -> str:
         return self.get_history().answer_recall(arguments)
+
+
+def _remember(values: dict[str, _Value], key: str, value: _Value) -> None:
+    """Put ``value`` last into ``values``, and forget the oldest ones beyond the number of histories kept open."""
+    values.pop(key, None)
+    values[key] = value
+    while len(values) > MAX_OPEN_HISTORIES:
+        del values[next(iter(values))]
 
 
 class _Run(NamedTuple):
