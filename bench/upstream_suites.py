@@ -82,12 +82,12 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (
         "openai-agents",
         "uses?_adapter_conversation_policy",
-        "ours: the adapter hides the model's class, so output guardrails with a `conversation_id` are refused",
+        "ours, mended since: the adapter hides the model's class, so output guardrails with a `conversation_id` are refused",
     ),
     (
         "openai-agents",
         "invalid_return_type_raises",
-        "ours: a filter that returns no `ModelInputData` ends the run with an `AttributeError`, not a `UserError`",
+        "ours, mended since: a filter that returns no `ModelInputData` ends the run with an `AttributeError`, not a `UserError`",
     ),
     (
         "openai-agents",
