@@ -82,12 +82,12 @@ REASONS: tuple[tuple[str, str, str], ...] = (
     (
         "openai-agents",
         "uses?_adapter_conversation_policy",
-        "ours, mended since: the adapter hides the model's class, so output guardrails with a `conversation_id` are refused",
+        "ours, mended since: the adapter hid the model's class, and guardrails with a `conversation_id` were refused",
     ),
     (
         "openai-agents",
         "invalid_return_type_raises",
-        "ours, mended since: a filter that returns no `ModelInputData` ends the run with an `AttributeError`, not a `UserError`",
+        "ours, mended since: a filter that returned no `ModelInputData` ended in an `AttributeError`",
     ),
     (
         "openai-agents",
