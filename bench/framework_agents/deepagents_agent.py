@@ -30,15 +30,10 @@ def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> LangCh
     if job.remedy == "offload":
         middleware = [FilesystemMiddleware(backend=backend, tool_token_limit_before_evict=job.window // 8)]
     if job.remedy == "holdfast":
-        from holdfast.integrations.langchain import HoldfastMiddleware
-
-        class SummarizationMiddleware(HoldfastMiddleware):
-            """Takes the place of deepagents' own, which would otherwise summarize what ours has dealt with."""
-
-            name = "SummarizationMiddleware"
+        from holdfast.integrations.langchain import HoldfastDeepMiddleware
 
         results_stay = FilesystemMiddleware(backend=backend, tool_token_limit_before_evict=None)
-        middleware = [results_stay, SummarizationMiddleware(window=job.window, store=f"{job.folder}/holdfast.db")]
+        middleware = [results_stay, HoldfastDeepMiddleware(window=job.window, store=f"{job.folder}/holdfast.db")]
     agent = create_deep_agent(
         make_model(job),
         [tool(function) for function in tools.values()],

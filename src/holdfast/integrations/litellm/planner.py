@@ -26,7 +26,6 @@ from holdfast.integrations.litellm.messages import (
     write_shown_messages,
 )
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
 
@@ -95,29 +94,22 @@ class CallPlanner:
     def plan_smaller(self, call: PlannedCall, error: BaseException) -> PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
         report, is_surely_overflow = report_error(error), isinstance(error, ContextWindowExceededError)
-        try:
-            if not (is_surely_overflow or classify_error(report).is_overflow):
-                return None
+        with self._histories.keep_agent_running():
             shown_messages = call.history.plan_smaller(
                 report, is_surely_overflow=is_surely_overflow, messages=list_given_messages(call.conversation)
             )
-            if shown_messages is None:
-                return None
-            smaller = replace(call, messages=write_shown_messages(call.conversation, shown_messages))
-            self._newest_calls[call.history] = smaller
-        except Exception as own_error:  # noqa: BLE001 -- the caller gets the provider's error, not ours
-            self._histories.warn_once(own_error)
-            return None
-        return smaller
+            if shown_messages is not None:
+                smaller = replace(call, messages=write_shown_messages(call.conversation, shown_messages))
+                self._newest_calls[call.history] = smaller
+                return smaller
+        return None
 
     def note_usage(self, call: PlannedCall, response: Any) -> None:
         """Calibrate with the usage of an answer, unless the conversation has gone on with another call since."""
-        try:
+        with self._histories.keep_agent_running():
             usage = read_usage(response)
             if usage is not None and self._newest_calls.get(call.history) is call:
                 call.history.note_answer_usage(usage)
-        except Exception as error:  # noqa: BLE001 -- as above
-            self._histories.warn_once(error)
 
     def answer_recall(self, key: str, arguments: str | Mapping[str, Any]) -> str:
         """Return the result of the model's call of ``recall`` in the conversation ``key``."""

@@ -19,6 +19,7 @@ from msgspec import Raw
 from smolagents.models import ChatMessage, MessageRole
 
 from holdfast.hosts.given_conversation import ShownMessage
+from holdfast.integrations.common.parts import match_kept_parts
 from holdfast.messages.message import Message, Role, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, Text, ToolCall, ToolResult
 
@@ -340,13 +341,9 @@ def _choose_elements(
 ) -> list[dict[str, Any]]:
     """Return smolagents' own element for each part that is as it was, and a text for each that is new."""
     chosen_elements: list[dict[str, Any]] = []
-    position = 0
-    for part in shown:
-        # In order, since two elements that we do not interpret may look alike to us.
-        same_index = next((index for index in range(position, len(given)) if given[index] == part), None)
-        if same_index is not None:
-            chosen_elements.append(elements[same_index])
-            position = same_index + 1
+    for part, place in match_kept_parts(given, shown):
+        if place is not None:
+            chosen_elements.append(elements[place])
         elif isinstance(part, Text):
             chosen_elements.append({"type": "text", "text": part.text})
     return chosen_elements
