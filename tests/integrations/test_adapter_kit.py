@@ -13,11 +13,12 @@ from holdfast import Message, Text, get_target, open_store
 from holdfast.errors import ConfigError
 from holdfast.events import CompactionEnded
 from holdfast.integrations.common.agent_history import GivenMessage
-from holdfast.integrations.common.options import AgentHistories, find_api, make_conversation_key
+from holdfast.integrations.common.options import AgentHistories, find_api, find_output_limit, make_conversation_key
 from holdfast.integrations.common.parts import match_kept_parts
-from holdfast.integrations.common.provider_errors import read_provider_error
+from holdfast.integrations.common.provider_errors import is_overflow_class, read_provider_error
 from holdfast.messages.parts import Opaque
 from holdfast.providers.errors.classify_error import classify_error
+from holdfast.providers.errors.report import ErrorReport
 from holdfast.store.location import locate_store
 from holdfast.store.memory import MemoryStore
 
@@ -59,6 +60,31 @@ def test_errors_of_client_libraries_are_read(fields, status, code, body):
     report = read_provider_error(make_error(**fields))
     assert (report.status, report.code, report.body, report.message) == (status, code, body, TOO_LONG)
     assert classify_error(report).limit == 20_000
+
+
+@pytest.mark.parametrize("name", ["ContextOverflowError", "ContextWindowExceededError"])
+def test_class_of_a_framework_tells_an_overflow(name):
+    """An error of a framework's class for overflows is one whatever its text says; so is one of a class under it."""
+    overflow_class = type(name, (ValueError,), {})
+    assert is_overflow_class(overflow_class("no"))
+    assert is_overflow_class(type("OpenAIContextOverflow", (overflow_class,), {})("no"))
+    assert not is_overflow_class(ValueError(name))
+    assert not is_overflow_class(ErrorReport(message=name))
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ([], None),
+        ([{}, SimpleNamespace(max_tokens=None)], None),
+        ([{"max_completion_tokens": 500}, {"max_tokens": 100}], 500),
+        ([{"temperature": 1}, SimpleNamespace(max_tokens=100)], 100),
+        ([{"max_tokens": "many"}, {"max_output_tokens": 0}, {"max_new_tokens": 7}], 7),
+    ],
+)
+def test_limit_of_the_answer_is_that_of_the_first_that_states_one(settings, limit):
+    """Mappings and objects are asked in order, under every name that the APIs have for it."""
+    assert find_output_limit(*settings) == limit
 
 
 @given(names=st.lists(st.text(), max_size=4), other_names=st.lists(st.text(), max_size=4))

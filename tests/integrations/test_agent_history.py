@@ -96,10 +96,11 @@ def test_refused_request_becomes_smaller_until_nothing_is_left_to_try():
     history = AgentHistory(MemoryStore(), "one")
     messages, target = make_messages(40), make_target(1_000_000)
     shown_messages = history.plan(messages, target)
-    assert history.plan_smaller(ErrorReport(message="the key is wrong")) is None
+    assert history.plan_smaller(ErrorReport(message="the key is wrong"), messages) is None
     sizes = [sum(len(repr(shown.message)) for shown in shown_messages)]
     for _ in range(20):
-        shown_messages = history.plan_smaller(ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum"))
+        report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
+        shown_messages = history.plan_smaller(report, messages)
         if shown_messages is None:
             break
         check_shown(shown_messages)
@@ -123,7 +124,7 @@ def test_refused_request_is_named_where_one_conversation_runs_twice():
     history.plan(first, target)
     history.plan(second, target)
     report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
-    shown_messages = history.plan_smaller(report, messages=first)
+    shown_messages = history.plan_smaller(report, first)
     check_shown(shown_messages)
     assert len(shown_messages) < len(first)
     assert shown_messages[-1].index == len(first) - 1
@@ -140,7 +141,7 @@ def test_two_runs_of_one_conversation_are_both_made_smaller(report_text):
     for name, messages in (("first", first), ("second", second)):
         sent[name] = count_shown_characters(history.plan(messages, target))
     for name, messages in (("first", first), ("second", second)):
-        shown_messages = history.plan_smaller(ErrorReport(message=report_text), messages=messages)
+        shown_messages = history.plan_smaller(ErrorReport(message=report_text), messages)
         check_shown(shown_messages)
         assert shown_messages[-1].index == len(messages) - 1
         assert count_shown_characters(shown_messages) < sent[name] / 2
@@ -345,7 +346,7 @@ def test_bound_thinking_is_left_out_of_the_request_after_a_refusal():
     assert "a thought" in repr(history.plan(messages, target))
     tokens = history.report().tokens
     report = ErrorReport(message=f"prompt is too long: {tokens} tokens > {tokens * 6 // 10} maximum")
-    shown_messages = history.plan_smaller(report)
+    shown_messages = history.plan_smaller(report, messages)
     check_shown(shown_messages)
     assert shown_messages[-2].message == answer
 

@@ -39,6 +39,9 @@ from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import ScriptedAnswer
 from holdfast.testing.provider.calls import RefusalReply
 
+# Google's client says so of its own code as soon as aiohttp is installed, which LiteLLM brings.
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+
 EXAMPLE = Path(__file__).parents[2] / "examples/integrations/google_adk_agent.py"
 RULE = "Never restart the server."
 QUESTION = f"Find out why it is slow. {RULE}"

@@ -52,6 +52,7 @@ class StrictModel(BaseChatModel):
 
     steps: int = 40
     window: int = 30_000
+    max_tokens: int | None = None
     recalls: dict[int, dict[str, Any]] = Field(default_factory=dict)
     """Arguments of the recall that is called in place of a step."""
     delegates: dict[int, str] = Field(default_factory=dict)
@@ -152,6 +153,17 @@ def test_overflow_is_recovered_inside_of_the_call():
     state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
     assert state["messages"][-1].content == "done"
     assert 1 <= model.refusals <= 3
+
+
+def test_short_answers_leave_more_room_for_the_history():
+    """A limit of the answer, set on the model or for a call, is what is kept free; without one it is a larger share."""
+    usable_tokens = {}
+    for limit in (None, 500):
+        model = StrictModel(steps=2, max_tokens=limit)
+        middleware = HoldfastMiddleware(window=30_000, store=MemoryStore())
+        state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+        usable_tokens[limit] = middleware.get_history(state["messages"]).report().usable_tokens
+    assert usable_tokens[500] > usable_tokens[None]
 
 
 def test_recall_reads_back_what_is_not_shown():

@@ -368,6 +368,16 @@ def ask_and_recall(client, served, messages, arguments, **options):
     return client.answer_recall(call, messages, **options)["content"]
 
 
+def test_short_answers_leave_more_room_for_the_history(serve):
+    """A limit of the answer is what is kept free for it; without one it is a larger share of the window."""
+    served, usable_tokens = serve(), []
+    for limit in ({}, {"max_tokens": 500}):
+        client = make_client()
+        client.completion(OPENAI, make_conversation(1), **limit, **served.openai)
+        usable_tokens.append(client.report(make_conversation(1)).usable_tokens)
+    assert usable_tokens[1] > usable_tokens[0]
+
+
 def test_model_reads_back_what_it_is_not_shown(serve):
     """A result over its budget is a preview with an id, and ``recall`` gives the text."""
     served = serve(script=LogReader(steps=0))

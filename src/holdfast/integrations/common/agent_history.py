@@ -28,6 +28,7 @@ from holdfast.hosts.given_conversation import (
     list_shown_messages,
     plan_given_conversation,
 )
+from holdfast.integrations.common.provider_errors import is_overflow_class, read_provider_error
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import measure_messages
 from holdfast.messages.sized_message import SizedMessage
@@ -134,30 +135,29 @@ class AgentHistory:
 
     def plan_smaller(
         self,
-        report: ErrorReport,
-        *,
-        is_surely_overflow: bool = False,
-        messages: Sequence[GivenMessage] | None = None,
+        error: Exception | ErrorReport,
+        messages: Sequence[GivenMessage],
     ) -> list[ShownMessage] | None:
-        """Return what to show in place of the newest request, which its provider refused as ``report`` says.
+        """Return what to show in place of the newest request, for which the framework raised ``error``.
 
-        None if the error is no overflow, or if nothing smaller is left to try: the error is then the framework's.
-        ``is_surely_overflow`` says that the framework has classified the error as an overflow itself. ``messages`` are
-        those of the refused request, for a framework that may run one conversation twice at the same time: if a request
-        of the other run was planned since, the refused one is planned anew, with the limit that the refusal names.
+        None if the error is no overflow, or if nothing smaller is left to try: the error is then the framework's. A
+        failure inside of a stream, for which nothing was raised, is given as a report. ``messages`` are those of the
+        refused request: a framework may run one conversation twice at the same time, and if a request of the other run
+        was planned since, the refused one is planned anew, with the limit that the refusal names.
         """
+        report = error if isinstance(error, ErrorReport) else read_provider_error(error)
         with self._lock, self._forget_log_after_failure():
             if self._request is None:
                 return None
             verdict = classify_error(report)
-            if not (verdict.is_overflow or is_surely_overflow):
+            if not (verdict.is_overflow or is_overflow_class(error)):
                 return None
             journal = self._open_journal()
-            is_replanned = messages is not None and not _is_request_for(self._request, messages)
+            is_replanned = not _is_request_for(self._request, messages)
             journal.record_overflow(
                 report.message_line, verdict.limit or 0, verdict.requested or 0, as_planned=not is_replanned
             )
-            if messages is not None and is_replanned:
+            if is_replanned:
                 planned_target = self._request.prepared_request.target
                 shown_messages = self._plan_request(messages, planned_target, planned_target.setup.tokens)
                 if verdict.limit:

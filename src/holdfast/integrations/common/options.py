@@ -25,6 +25,8 @@ StoreChoice: TypeAlias = SessionStore | str | os.PathLike[str] | None
 """A store, or the path of one; None is the one of the command line."""
 Listener: TypeAlias = Callable[[Event], None]
 """Is called with each event of ``holdfast.events``."""
+OUTPUT_LIMIT_NAMES = ("max_output_tokens", "max_completion_tokens", "max_tokens", "max_new_tokens")
+"""What the APIs and the frameworks call the most tokens that an answer may have."""
 _LOG = logging.getLogger("holdfast.integrations")
 
 
@@ -145,6 +147,19 @@ def make_conversation_key(framework: str, *names: str) -> str:
     # With their lengths, so that no name can run into the next.
     source = b"".join(b"%d:%b" % (len(text), text) for text in texts)
     return f"{framework}-{blake2b(source, digest_size=8).hexdigest()}"
+
+
+def find_output_limit(*settings: object) -> int | None:
+    """Return the most tokens that an answer may have: what the first of ``settings`` says that says anything.
+
+    Each is a mapping with the options of a call or of a model, or an object with attributes of their names.
+    """
+    for choices in settings:
+        for name in OUTPUT_LIMIT_NAMES:
+            limit = choices.get(name) if isinstance(choices, Mapping) else getattr(choices, name, None)
+            if isinstance(limit, int) and limit > 0:
+                return limit
+    return None
 
 
 def find_api(model: object, apis_by_class: Mapping[str, str], default: str = "openai-chat") -> str:

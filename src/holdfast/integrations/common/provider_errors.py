@@ -7,6 +7,22 @@ from typing import Any
 
 from holdfast.providers.errors.report import ErrorReport
 
+OVERFLOW_CLASSES = frozenset(
+    {
+        "ContextOverflowError",  # LangChain
+        "ContextWindowExceededError",  # LiteLLM, with which smolagents, ADK and the OpenAI Agents SDK call models too
+        "ContextWindowOverflowException",  # Strands
+        "ModelContextWindowExceededError",  # Pydantic AI
+    }
+)
+"""Classes of errors that say that a request was too long, whatever their text. By name, since no framework is imported
+here."""
+
+
+def is_overflow_class(error: object) -> bool:
+    """Return whether the class of ``error``, or a base of it, says that the request was too long."""
+    return any(base.__name__ in OVERFLOW_CLASSES for base in type(error).__mro__)
+
 
 def read_provider_error(error: Exception) -> ErrorReport:
     """Return what ``error`` says: the status, the code and the body, as far as it has them, and its text.

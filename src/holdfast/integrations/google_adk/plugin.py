@@ -29,7 +29,6 @@ from holdfast.integrations.common.options import (
     find_api,
     make_conversation_key,
 )
-from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.google_adk.contents import read_contents, read_usage, write_new_content, write_own_content
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
@@ -41,8 +40,6 @@ APIS_BY_CLASS = {
     "OpenAIResponsesLlm": "openai-responses",
 }
 """The API of a model, by the name of its class or one of its bases; of any other it is Gemini's."""
-OVERFLOW_CLASSES = frozenset({"ContextWindowExceededError"})
-"""Errors that say by their class that the request was too long (LiteLLM)."""
 INSTRUCTION_START = "The text between <<<BEGIN_SYSTEM_INSTRUCTION>>>"
 """How the content begins in which ADK sends the ``instruction`` of an agent that has a ``static_instruction``."""
 
@@ -200,9 +197,8 @@ class _PendingCall(Struct):
 
 def _plan_smaller(call: _PendingCall, llm_request: LlmRequest, error: Exception) -> bool:
     """Put less into the request that failed with ``error``; False if that is no overflow or nothing is left to try."""
-    shown_messages = call.history.plan_smaller(
-        read_provider_error(error), is_surely_overflow=type(error).__name__ in OVERFLOW_CLASSES
-    )
+    given_messages = [GivenMessage(message) for message in read_contents(call.list_history())]
+    shown_messages = call.history.plan_smaller(error, given_messages)
     if shown_messages is None:
         return False
     llm_request.contents = call.show(shown_messages)

@@ -12,7 +12,6 @@ import msgspec
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain.tools import InjectedState, tool
 from langchain_core.callbacks import dispatch_custom_event
-from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -22,8 +21,14 @@ from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
 from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory
-from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_api, make_conversation_key
-from holdfast.integrations.common.provider_errors import read_provider_error
+from holdfast.integrations.common.options import (
+    AgentHistories,
+    Listener,
+    StoreChoice,
+    find_api,
+    find_output_limit,
+    make_conversation_key,
+)
 from holdfast.integrations.langchain.messages import read_message, write_view
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
@@ -109,11 +114,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         if history is None:
             return None
         with self._histories.keep_agent_running():
-            shown_messages = history.plan_smaller(
-                read_provider_error(error),
-                is_surely_overflow=isinstance(error, ContextOverflowError),
-                messages=[read_message(message) for message in original.messages],
-            )
+            given_messages = [read_message(message) for message in original.messages]
+            shown_messages = history.plan_smaller(error, given_messages)
             if shown_messages is not None:
                 return _PlannedCall(original, _show_messages(original, shown_messages), history)
         return None
@@ -219,4 +221,6 @@ def _choose_target(request: ModelRequest[Any], window: int | None) -> Target:
     name = getattr(model, "model_name", "") or getattr(model, "model", "")
     if window is None and model.profile is not None:
         window = model.profile.get("max_input_tokens")
-    return get_target(api, str(name), window=window)
+    # The options of this call, which a middleware may have set, win over those of the model.
+    asked_output = find_output_limit(request.model_settings, model)
+    return get_target(api, str(name), window=window, asked_output=asked_output)

@@ -8,14 +8,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import litellm
-from litellm.exceptions import ContextWindowExceededError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_output_limit
 from holdfast.integrations.litellm.identity import ConversationKeys
 from holdfast.integrations.litellm.messages import (
     ReadConversation,
@@ -26,7 +25,6 @@ from holdfast.integrations.litellm.messages import (
     write_shown_messages,
 )
 from holdfast.planning.pipeline import Policy
-from holdfast.providers.errors.report import ErrorReport
 from holdfast.state.target import Target
 
 ANTHROPIC_PROVIDERS = ("anthropic", "bedrock", "vertex_ai", "azure_ai")
@@ -43,8 +41,6 @@ class PlannedCall(Struct, frozen=True, eq=False):
     conversation: ReadConversation
     messages: list[Any]
     """What is sent."""
-    target: Target
-    setup_tokens: int
 
 
 class CallPlanner:
@@ -77,27 +73,24 @@ class CallPlanner:
         ``options`` are the other arguments of the call. ``key`` is that of the conversation if it is known already, and
         ``window`` what a router knows of the model's.
         """
-        try:
+        with self._histories.keep_agent_running():
             conversation = read_conversation(messages)
             if not conversation.messages:
                 return None
             call_key = key or self._keys.choose_key(conversation, options)
             history = self._histories.open(call_key)
             target = choose_target(model, options, self._window or window)
-            call = PlannedCall(call_key, history, conversation, [], target, estimate_setup(conversation, options))
-            call = self._plan_again(call)
-        except Exception as error:  # noqa: BLE001 -- the call is made, whatever goes wrong here
-            self._histories.warn_once(error)
-            return None
-        return call
+            setup_tokens = estimate_setup(conversation, options)
+            shown_messages = history.plan(list_given_messages(conversation), target, setup_tokens)
+            call = PlannedCall(call_key, history, conversation, write_shown_messages(conversation, shown_messages))
+            self._newest_calls[history] = call
+            return call
+        return None
 
-    def plan_smaller(self, call: PlannedCall, error: BaseException) -> PlannedCall | None:
+    def plan_smaller(self, call: PlannedCall, error: Exception) -> PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
-        report, is_surely_overflow = report_error(error), isinstance(error, ContextWindowExceededError)
         with self._histories.keep_agent_running():
-            shown_messages = call.history.plan_smaller(
-                report, is_surely_overflow=is_surely_overflow, messages=list_given_messages(call.conversation)
-            )
+            shown_messages = call.history.plan_smaller(error, list_given_messages(call.conversation))
             if shown_messages is not None:
                 smaller = replace(call, messages=write_shown_messages(call.conversation, shown_messages))
                 self._newest_calls[call.history] = smaller
@@ -120,14 +113,6 @@ class CallPlanner:
         conversation = read_conversation(messages)
         key = self._keys.find_key(conversation, options) if conversation.messages else None
         return None if key is None else self._histories.open(key)
-
-    def _plan_again(self, call: PlannedCall) -> PlannedCall:
-        """Return the call with what is to be sent as of now."""
-        given_messages = list_given_messages(call.conversation)
-        shown_messages = call.history.plan(given_messages, call.target, call.setup_tokens)
-        planned = replace(call, messages=write_shown_messages(call.conversation, shown_messages))
-        self._newest_calls[call.history] = planned
-        return planned
 
     def warn_once(self, error: Exception) -> None:
         """Log that Holdfast could not help, once for each kind of error."""
@@ -156,11 +141,12 @@ def choose_target(model: str, options: Mapping[str, Any], window: int | None) ->
         provider, name = "", model
     provider = str(options.get("custom_llm_provider") or provider)
     api = _choose_api(provider, name)
-    target = get_target(api, name.rpartition("/")[2], window=window)
+    asked_output = find_output_limit(options)
+    target = get_target(api, name.rpartition("/")[2], window=window, asked_output=asked_output)
     if window is None and target.limits.window_source.startswith("default"):
         known_window = _find_listed_window(model, name)
         if known_window:
-            return get_target(api, name.rpartition("/")[2], window=known_window)
+            return get_target(api, name.rpartition("/")[2], window=known_window, asked_output=asked_output)
     return target
 
 
@@ -180,14 +166,3 @@ def _find_listed_window(*names: str) -> int | None:
         if isinstance(window, int) and window > 0:
             return window
     return None
-
-
-def report_error(error: BaseException) -> ErrorReport:
-    """Return what the classifier needs to know of an exception of LiteLLM."""
-    status, code = getattr(error, "status_code", None), getattr(error, "code", None)
-    return ErrorReport(
-        status=status if isinstance(status, int) else None,
-        code=code if isinstance(code, str) else "",
-        message=str(getattr(error, "message", None) or error),
-        body=getattr(error, "body", None) or b"",
-    )

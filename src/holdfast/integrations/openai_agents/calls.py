@@ -23,12 +23,13 @@ from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
 from holdfast.errors import ConfigError
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, make_conversation_key
+from holdfast.integrations.common.options import AgentHistories, find_output_limit, make_conversation_key
 from holdfast.integrations.openai_agents.items import ItemGroup, group_items, show_items
 from holdfast.messages.equality import encode_comparable_bytes
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.target import Target
 
 API_NAME = "openai-responses"
 """The API whose items the SDK speaks; it translates them itself for models of other APIs."""
@@ -93,9 +94,14 @@ class CallPlanner:
         key = self._choose_key(_make_key(groups[0].message, session_id), task)
         history = self.histories.open(key)
         given_messages = [GivenMessage(group.message) for group in groups]
-        target = get_target(API_NAME, _find_model_name(data.agent, run_model), window=self._window)
+        target = self._choose_target(data.agent, run_model)
         shown_messages = history.plan(given_messages, target, self._estimate_setup(data))
         return PlannedCall(data.agent.name, groups, history, show_items(groups, shown_messages))
+
+    def _choose_target(self, agent: Agent[Any], run_model: str | Model | None) -> Target:
+        # Settings of the run, which win over the agent's, are not given to input filters.
+        asked_output = find_output_limit(agent.model_settings)
+        return get_target(API_NAME, _find_model_name(agent, run_model), window=self._window, asked_output=asked_output)
 
     def _choose_key(self, key: str, task: asyncio.Task[Any] | None) -> str:
         """Return ``key``, or one with a number if another run that goes on has the same.
@@ -114,11 +120,11 @@ class CallPlanner:
             number = numbers[task]
         return key if number == 1 else f"{key}-{number}"
 
-    async def plan_smaller(self, call: PlannedCall, report: ErrorReport) -> list[TResponseInputItem] | None:
+    async def plan_smaller(self, call: PlannedCall, error: Exception | ErrorReport) -> list[TResponseInputItem] | None:
         """Return less to show after a refusal, or None if it is no overflow or nothing is left to try."""
         given_messages = [GivenMessage(group.message) for group in call.groups]
         with self.histories.keep_agent_running():
-            shown_messages = await asyncio.to_thread(call.history.plan_smaller, report, messages=given_messages)
+            shown_messages = await asyncio.to_thread(call.history.plan_smaller, error, given_messages)
             if shown_messages is not None:
                 return show_items(call.groups, shown_messages)
         return None

@@ -12,7 +12,6 @@ from agents.items import ModelResponse, TResponseInputItem, TResponseStreamEvent
 from agents.models.interface import ModelTracing
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
-from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.openai_agents.calls import CallPlanner, PlannedCall, newest_call
 from holdfast.integrations.openai_agents.items import read_usage
 from holdfast.providers.errors.report import ErrorReport
@@ -76,9 +75,7 @@ class RecoveringModel(Model):
                     system_instructions, input, model_settings, tools, output_schema, handoffs, tracing, **options
                 )
             except Exception as error:
-                smaller_input = (
-                    None if call is None else await self._planner.plan_smaller(call, read_provider_error(error))
-                )
+                smaller_input = None if call is None else await self._planner.plan_smaller(call, error)
                 if smaller_input is None:
                     raise
                 input = smaller_input  # noqa: A001
@@ -119,7 +116,7 @@ class RecoveringModel(Model):
             except Exception as error:
                 # What was streamed already cannot be taken back.
                 if call is not None and not is_answer_begun:
-                    smaller_input = await self._planner.plan_smaller(call, read_provider_error(error))
+                    smaller_input = await self._planner.plan_smaller(call, error)
                 if smaller_input is None:
                     raise
             finally:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 from pydantic_ai import RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ModelContextWindowExceededError, RetryModelRequest
+from pydantic_ai.exceptions import RetryModelRequest
 from pydantic_ai.messages import (
     ModelMessage,
     ModelResponse,
@@ -22,9 +22,14 @@ from pydantic_ai.toolsets import FunctionToolset
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
 from holdfast.hosts.given_conversation import ShownMessage
-from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, make_conversation_key
-from holdfast.integrations.common.provider_errors import read_provider_error
+from holdfast.integrations.common.agent_history import AgentHistory
+from holdfast.integrations.common.options import (
+    AgentHistories,
+    Listener,
+    StoreChoice,
+    find_output_limit,
+    make_conversation_key,
+)
 from holdfast.integrations.pydantic_ai.messages import GivenHistory, read_history, write_history
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
@@ -109,7 +114,7 @@ class HoldfastCapability(AbstractCapability[Any]):
         whole = list(request_context.messages)
         request, self._request = self._request, None
         with self._histories.keep_agent_running():
-            asked_output = (request_context.model_settings or {}).get("max_tokens")
+            asked_output = find_output_limit(request_context.model_settings or {})
             target = _choose_target(request_context.model, self._window, asked_output)
             # The attempt after a refusal shows what was made smaller; one that failed otherwise shows the same again.
             is_next_attempt = request is not None and request.is_for(whole, target) and request_context.attempt > 1
@@ -124,9 +129,8 @@ class HoldfastCapability(AbstractCapability[Any]):
         whole = list(request_context.messages)
         history = self.get_history(ctx.messages or whole, ctx.conversation_id)
         given_history = read_history(whole)
-        given_messages = [GivenMessage(group.message, group.usage) for group in given_history.groups]
         setup_tokens = self._estimate_setup(request_context, given_history)
-        shown_messages = history.plan(given_messages, target, setup_tokens)
+        shown_messages = history.plan(given_history.list_given_messages(), target, setup_tokens)
         return _PlannedRequest(whole, target, history, given_history, shown_messages)
 
     def _plan_smaller(self, error: Exception) -> bool:
@@ -136,9 +140,7 @@ class HoldfastCapability(AbstractCapability[Any]):
             return False
         with self._histories.keep_agent_running():
             for cause in _list_causes(error):
-                shown_messages = request.history.plan_smaller(
-                    read_provider_error(cause), is_surely_overflow=isinstance(cause, ModelContextWindowExceededError)
-                )
+                shown_messages = request.history.plan_smaller(cause, request.given_history.list_given_messages())
                 if shown_messages is not None:
                     smaller_request = request._replace(shown_messages=shown_messages)
                     smaller_request.write()

@@ -43,6 +43,7 @@ from pydantic_ai.messages import (
 )
 
 from holdfast.hosts.given_conversation import ShownMessage
+from holdfast.integrations.common.agent_history import GivenMessage
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.state.entries import Usage
@@ -75,6 +76,10 @@ class GivenHistory(NamedTuple):
     """The system prompt at the beginning, which every request shows."""
     group_counts: Counter[int]
     """How many groups each message has, by its index."""
+
+    def list_given_messages(self) -> list[GivenMessage]:
+        """Return the messages, each with what its answer took."""
+        return [GivenMessage(group.message, group.usage) for group in self.groups]
 
 
 def read_history(messages: Sequence[ModelMessage]) -> GivenHistory:

@@ -23,9 +23,9 @@ from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
     StoreChoice,
+    find_output_limit,
     make_conversation_key,
 )
-from holdfast.integrations.common.provider_errors import read_provider_error
 from holdfast.integrations.smolagents.messages import GivenHistory, MessageGroup, read_messages, write_messages
 from holdfast.integrations.smolagents.pictures import find_hidden_pictures, restore_hidden_pictures
 from holdfast.integrations.smolagents.recall_tool import RecallTool
@@ -37,8 +37,6 @@ from holdfast.state.target import Target
 
 PLAN_STOP_SEQUENCE = "<end_plan>"
 """What smolagents lets a plan end with; no other call has it."""
-OUTPUT_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_new_tokens")
-"""Names of the option that limits an answer."""
 APIS_BY_PROVIDER = {"anthropic": "anthropic", "bedrock": "anthropic", "gemini": "gemini", "vertex_ai": "gemini"}
 """The API of a model by the provider that LiteLLM's names of models begin with; of any other it is Chat Completions."""
 _Value = TypeVar("_Value")
@@ -171,7 +169,7 @@ class HoldfastModel(Model):
             return None
         with self._histories.keep_agent_running():
             given_messages = [GivenMessage(group.message) for group in call.given.groups]
-            shown_messages = call.history.plan_smaller(read_provider_error(error), messages=given_messages)
+            shown_messages = call.history.plan_smaller(error, given_messages)
             if shown_messages is not None:
                 return self._show(call, call.history, shown_messages)
         return None
@@ -246,13 +244,12 @@ def _list_stop_sequences(options: Mapping[str, Any]) -> Sequence[str]:
 def _choose_target(model: Any, window: int | None, options: Mapping[str, Any]) -> Target:
     # A model's own settings win over those of a call, as in smolagents.
     settings = {**options, **(getattr(model, "kwargs", None) or {})}
-    output_limits = [settings[name] for name in OUTPUT_LIMIT_NAMES if isinstance(settings.get(name), int)]
     # Ollama cuts what is longer off without an error.
     ollama_window = settings.get("num_ctx")
     name = str(getattr(model, "model_id", None) or "")
     api = APIS_BY_PROVIDER.get(name.partition("/")[0], "openai-chat")
     known_window = ollama_window if isinstance(ollama_window, int) else None
-    return get_target(api, name, window=window or known_window, asked_output=next(iter(output_limits), None))
+    return get_target(api, name, window=window or known_window, asked_output=find_output_limit(settings))
 
 
 def _estimate_setup(given: GivenHistory, options: Mapping[str, Any]) -> int:

@@ -12,15 +12,20 @@ from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import ConversationManager
 from strands.hooks import AgentInitializedEvent, HookRegistry
 from strands.middleware import InvokeModelContext, InvokeModelStage
-from strands.types.exceptions import ContextWindowOverflowException
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
 from holdfast.errors import ConfigError
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_api, make_conversation_key
-from holdfast.integrations.common.provider_errors import read_provider_error
+from holdfast.integrations.common.options import (
+    AgentHistories,
+    Listener,
+    StoreChoice,
+    find_api,
+    find_output_limit,
+    make_conversation_key,
+)
 from holdfast.integrations.strands.messages import encode_bytes, read_messages, write_new_message, write_own_message
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
@@ -148,11 +153,7 @@ class HoldfastConversationManager(ConversationManager):
         if planned.history is None:
             return None
         with self._histories.keep_agent_running():
-            shown_messages = planned.history.plan_smaller(
-                read_provider_error(error),
-                is_surely_overflow=isinstance(error, ContextWindowOverflowException),
-                messages=planned.given_messages,
-            )
+            shown_messages = planned.history.plan_smaller(error, planned.given_messages)
             if shown_messages is not None:
                 return _show_messages(planned, shown_messages)
         return None
@@ -204,7 +205,9 @@ def _choose_target(context: InvokeModelContext, window: int | None) -> Target:
     config = model.get_config()
     name = str((config.get("model_id") if isinstance(config, Mapping) else "") or "")
     api = find_api(model, APIS_BY_CLASS)
-    return get_target(api, name, window=window or model.context_window_limit)
+    settings = config if isinstance(config, Mapping) else {}
+    asked_output = find_output_limit(settings.get("params") or {}, settings)
+    return get_target(api, name, window=window or model.context_window_limit, asked_output=asked_output)
 
 
 def _estimate_setup(context: InvokeModelContext) -> int:
