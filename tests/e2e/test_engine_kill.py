@@ -22,7 +22,7 @@ import example_counts
 import pytest
 from sample_entries import SAMPLE_KEY, is_same_request
 
-from holdfast.engine.log.queued_messages import read_queued_messages
+from holdfast.engine.log.queued_messages import decode_queued_messages
 from holdfast.messages.message import Message
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
 from holdfast.state.codec.packing import unpack_value
@@ -111,7 +111,7 @@ def check_store(store, acknowledged, since=0):
 
 def check_queued_messages(store, path):
     """queued-input-once: a message that waited for an answer is in the log by now, once."""
-    assert read_queued_messages(store, SAMPLE_KEY, None) == []
+    assert decode_queued_messages(store.open_state(SAMPLE_KEY), SAMPLE_KEY) == []
     texts = Counter(message.text for message in list_messages(path) if message.role == "user")
     queued_texts = [unpack_value(entry.body.raw, Message).text for entry in path if worker_script.is_queued(entry.body)]
     assert [text for text in queued_texts if texts[text] != 1] == []
@@ -178,7 +178,10 @@ def kill_workers_repeatedly(workers, store_path, api, random, table):
             with SqliteStore(store_path) as store:
                 if store.list_sessions():
                     path = check_store(store, acknowledged, since)
-                    table["left", f"words that wait, {len(read_queued_messages(store, SAMPLE_KEY, None))}"] += 1
+                    table[
+                        "left",
+                        f"words that wait, {len(decode_queued_messages(store.open_state(SAMPLE_KEY), SAMPLE_KEY))}",
+                    ] += 1
                     table["left", f"{type(path[-1].body).__name__} at the end"] += 1
         acknowledged += list_ids(continue_in_process(store_path, api, random.choice(WRITERS)))
         with SqliteStore(store_path) as store:

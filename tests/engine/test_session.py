@@ -16,7 +16,7 @@ from holdfast import events
 from holdfast.config import get_target
 from holdfast.engine.engine import Engine
 from holdfast.engine.log.journal import Journal
-from holdfast.engine.log.queued_messages import NOTE_QUEUED, read_queued_messages
+from holdfast.engine.log.queued_messages import NOTE_QUEUED, decode_queued_messages
 from holdfast.engine.request_template import build_template_from_fields, render_prepared_request
 from holdfast.engine.upstream.replies import ask_upstream
 from holdfast.engine.upstream.upstream import HttpUpstream, UpstreamRequest
@@ -423,7 +423,7 @@ def test_session_append_queues_messages_while_an_answer_is_pending():
             group.start_soon(session.ask, "first")
             await anyio.sleep(1)
             await session.append("second", "third")
-            waiting = read_queued_messages(store, SAMPLE_KEY, session.journal.leaf)
+            waiting = decode_queued_messages(store.open_state(SAMPLE_KEY, session.journal.leaf), SAMPLE_KEY)
             assert [message.text for _, message in waiting] == ["second", "third"]
         return [slot.message.text for slot in session.journal.state.history.sized_messages]
 

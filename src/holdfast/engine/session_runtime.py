@@ -172,7 +172,7 @@ class SessionRuntime:
 
     async def deliver_queued(self) -> None:
         """Append the user messages that arrived while the answer was being stored."""
-        if self._pending_appends or self.journal.can_have_queued:
+        if self._pending_appends or self.journal.has_queued_messages:
             await self.resources.run_in_worker(self.journal.deliver_queued)
 
     def _append_or_queue(self, messages: Sequence[Message | SizedMessage]) -> list[str]:

@@ -24,10 +24,11 @@ NO_LEAF = ""
 
 
 class _BranchPosition(NamedTuple):
-    """A leaf and the state folded up to it."""
+    """A leaf, the state folded up to it, and whether the session's leaf moves on with it."""
 
     state: ConversationState
     leaf: str | None
+    moves_leaf: bool
 
 
 class BranchLog:
@@ -70,8 +71,11 @@ class BranchLog:
         self._batched_entries: list[Entry] = []
         self._decode: MessageDecoder | None = None
         """The decoder that made the collected messages from their bytes."""
-        self._before_batch = _BranchPosition(state, leaf)
+        self._before_batch = _BranchPosition(state, leaf, moves_leaf)
         """The position to return to if the batch cannot be written."""
+        self._unconfirmed_ids: frozenset[str] = frozenset()
+        """Ids of the entries of a write that did not come back: an interrupt may have come after they were in the log.
+        """
 
     @contextmanager
     def hold_lease(self) -> Iterator[None]:
@@ -85,6 +89,9 @@ class BranchLog:
         with self.store.hold_lease(self.key):
             self._has_lease = True
             try:
+                if self._unconfirmed_ids:
+                    self._catch_up()
+                    self._unconfirmed_ids = frozenset()
                 yield
             finally:
                 self._has_lease = False
@@ -94,19 +101,28 @@ class BranchLog:
     def batch_writes(self) -> Iterator[None]:
         """Hold the lease, and write everything appended inside the block in one transaction at its end.
 
-        Entries appended before the block raises are written too. A block inside another is part of it.
+        Entries appended before the block raises are written too, unless it is interrupted, which may leave half of
+        what belongs together. If nothing is written, the branch is where it was. A block inside another is part of it.
         """
         if self._is_batching:
             yield
             return
         with self.hold_lease():
             self._catch_up()
+            self._before_batch = self._get_position()
             self._is_batching = True
             try:
                 yield
+            except Exception:
+                self._flush_batch()
+                raise
+            except BaseException:
+                self._discard_batch()
+                raise
+            else:
+                self._flush_batch()
             finally:
                 self._is_batching = False
-                self._flush_batch()
 
     def take_session_leaf(self) -> None:
         """Move the session's leaf on with this branch from here on."""
@@ -151,9 +167,11 @@ class BranchLog:
             entries = self._append_or_batch(bodies, decode)
         if entries:
             self._is_current = self._has_lease
-            self.leaf = entries[-1].id
-            self.state = apply_entries(self.state, entries)
+            state = apply_entries(self.state, entries)
+            # Before the position moves on: after an interrupt here the old position is still a sound one.
             self._on_branch_changed(entries)
+            self.state, self.leaf = state, entries[-1].id
+            self._unconfirmed_ids = frozenset()
         return entries
 
     def _append_or_batch(
@@ -173,8 +191,6 @@ class BranchLog:
         parents = [self.leaf, *ids[:-1]]
         entries = [Entry(id_, parent, body, 0, now) for id_, parent, body in zip(ids, parents, bodies, strict=True)]
         if self._is_batching:
-            if not self._batched_entries:
-                self._before_batch = _BranchPosition(self.state, self.leaf)
             self._batched_entries += entries
             self._decode = decode or self._decode
             return entries
@@ -185,17 +201,27 @@ class BranchLog:
 
     def _flush_batch(self) -> None:
         """Write the collected entries; if the store refuses them, return to the position before them and raise."""
-        entries, decode = self._batched_entries, self._decode
-        self._batched_entries, self._decode = [], None
+        entries = self._batched_entries
         if not entries:
             return
         try:
-            self._append_to_store(entries, decode)
+            self._append_to_store(entries, self._decode)
         except BaseException:
-            self.state, self.leaf = self._before_batch
-            self._on_branch_changed()
+            self._discard_batch()
             raise
+        self._batched_entries, self._decode = [], None
+        self._before_batch = self._get_position()
+        self._unconfirmed_ids = frozenset()
         self.append_listener(self.key, entries)
+
+    def _discard_batch(self) -> None:
+        """Forget the collected entries and return to the position before them."""
+        self._batched_entries, self._decode = [], None
+        self._on_branch_changed()
+        self.state, self.leaf, self.moves_leaf = self._before_batch
+
+    def _get_position(self) -> _BranchPosition:
+        return _BranchPosition(self.state, self.leaf, self.moves_leaf)
 
     def _append_to_store(
         self,
@@ -206,6 +232,7 @@ class BranchLog:
     ) -> bool:
         """Append ``entries`` in one transaction; return whether they were written."""
         expected_leaf = None if self.moves_leaf else NO_LEAF
+        self._unconfirmed_ids = frozenset([entry.id for entry in entries])
         result = self.store.append_entries(
             self.key,
             entries,
@@ -221,11 +248,18 @@ class BranchLog:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _catch_up(self) -> bool:
-        """Fold in the decisions and undos that others appended after the leaf; return whether there were any."""
-        session_leaf = self.leaf
-        if self.moves_leaf and not self._is_current:
-            session_leaf = self.store.get_session(self.key).leaf_id
+        """Fold in the decisions and undos that others appended after the leaf; return whether there were any.
+
+        Also entries of a write that was broken off here after it had reached the log.
+        """
+        if self._is_current or not self.moves_leaf:
+            return False
+        has_new_entries = self._follow_session_leaf()
         self._is_current = self._has_lease
+        return has_new_entries
+
+    def _follow_session_leaf(self) -> bool:
+        session_leaf = self.store.get_session(self.key).leaf_id
         if session_leaf == self.leaf or session_leaf is None:
             return False
         path = self._read_path_to(session_leaf)
@@ -233,16 +267,19 @@ class BranchLog:
         if new_start is None:
             self.moves_leaf = False  # the session went on from an earlier entry: this branch is a fork now
             return False
-        new_entries = path[new_start:]
-        if any(isinstance(entry.body, _CONTENT_ENTRIES) for entry in new_entries):
-            self.moves_leaf = False
+        own_entries = list(takewhile(lambda entry: entry.id in self._unconfirmed_ids, path[new_start:]))
+        new_entries = path[new_start + len(own_entries) :]
+        is_continued_by_others = any(isinstance(entry.body, _CONTENT_ENTRIES) for entry in new_entries)
+        if is_continued_by_others:
             new_entries = list(takewhile(_has_no_content, new_entries))
-        if not new_entries:
-            return False
-        self.state = self._fold_path([*path[:new_start], *new_entries])
-        self.leaf = new_entries[-1].id
-        self._on_branch_changed()
-        return True
+        followed_entries = [*own_entries, *new_entries]
+        if followed_entries:
+            state = self._fold_path([*path[:new_start], *followed_entries])
+            self._on_branch_changed()
+            self.state, self.leaf = state, followed_entries[-1].id
+        if is_continued_by_others:
+            self.moves_leaf = False
+        return bool(followed_entries)
 
     def _find_index_after_leaf(self, path: Sequence[Entry]) -> int | None:
         """Return the index in ``path`` of the first entry after the leaf, or None if the leaf is not in it."""

@@ -35,7 +35,6 @@ from holdfast.engine.log.queued_messages import (
     is_user_message,
     make_delivered_note,
     make_queued_note,
-    read_queued_messages,
 )
 from holdfast.errors import StoreError, UnknownId, raise_if_wrong_type
 from holdfast.messages.message import Message
@@ -132,9 +131,6 @@ class Journal(BranchLog):
         self._matcher = ConversationMatcher()
         self._described_model = ""
         """The model that this journal last wrote to the list of sessions."""
-        self._queued_messages: list[tuple[str, Message]] | None = None
-        """Messages that arrived while a request was on its way, with the ids of their notes; None if the log has to be
-        read for them."""
 
     @classmethod
     def open(
@@ -177,7 +173,7 @@ class Journal(BranchLog):
             ids=ids,
             moves_leaf=leaf is None,
         )
-        journal._queued_messages = decode_queued_messages(state, key)
+        decode_queued_messages(state, key)  # one that cannot be read is said now, not when it is due
         journal.repairs = repairs
         return journal
 
@@ -206,7 +202,8 @@ class Journal(BranchLog):
         measure the plan. ``container`` is the id of the provider's container that the answer named.
         """
         sized_message = convert_to_sized_message(answer)
-        with self.hold_lease():
+        # One transaction: were only the queued messages refused, the caller would record the answer once more.
+        with self.batch_writes():
             if sized_message.message.parts:
                 bodies = self._make_message_bodies(sized_message)
             else:
@@ -397,37 +394,32 @@ class Journal(BranchLog):
                 else:
                     bodies += self._make_message_bodies(message)
             entries = self._append_bodies(bodies)
-        queued_ids = [entry.id for entry in entries if is_queued_note(entry)]
-        if self._queued_messages is not None:
-            self._queued_messages += zip(queued_ids, filter(is_user_message, messages), strict=True)
         return [entry.id for entry in entries if isinstance(entry.body, MessageEntry) or is_queued_note(entry)]
 
     @property
-    def can_have_queued(self) -> bool:
-        """Whether messages may be queued; true as long as the log was not searched for them."""
-        return self._queued_messages != []
+    def has_queued_messages(self) -> bool:
+        """Whether messages wait for the answer, as far as this journal has read the log."""
+        return bool(self.state.history.queued_messages)
 
     def deliver_queued(self) -> list[str]:
         """Append the queued messages; return the ids of their entries."""
-        if not self.can_have_queued:
+        if not self.has_queued_messages:
             return []
         with self.hold_lease():
             return self._deliver_queued()
 
     def _deliver_queued(self) -> list[str]:
         self._catch_up()
-        if self._queued_messages is None:
-            self._queued_messages = read_queued_messages(self.store, self.key, self.leaf)
-        if not self._queued_messages:
+        queued_messages = decode_queued_messages(self.state, self.key)
+        if not queued_messages:
             return []
         note_ids: list[str] = []
         bodies: list[EntryBody] = []
-        for note_id, message in self._queued_messages:
+        for note_id, message in queued_messages:
             note_ids.append(note_id)
             bodies += self._make_message_bodies(message)
         # One transaction with the messages themselves: after a crash none is missing and none is there twice.
         entries = self._append_bodies([*bodies, make_delivered_note(note_ids)])
-        self._queued_messages = []
         message_ids: list[str] = []
         for entry in entries:
             if isinstance(entry.body, MessageEntry):
@@ -444,11 +436,10 @@ class Journal(BranchLog):
         makes an extract. Raises ``WindowTooSmall`` before anything is written.
         """
         own_inputs = replace(inputs, can_summarize=False)
-        while True:
+        # Planned under the lease too: else another process that keeps writing could make every plan out of date.
+        with self.hold_lease():
             plan = self.plan_next(target, own_inputs)
-            prepared_request = self.commit_plan(plan, target, own_inputs)
-            if prepared_request is not None:
-                return prepared_request
+            return self._write_request(plan, target, own_inputs)
 
     def plan_next(self, target: Target, inputs: PlanInputs = PlanInputs()) -> Plan:
         """Plan the next request without writing anything.
@@ -481,6 +472,13 @@ class Journal(BranchLog):
         with self.hold_lease():
             if not self._is_plan_current(plan):
                 return None
+            return self._write_request(plan, target, inputs)
+
+    def _write_request(self, plan: Plan, target: Target, inputs: PlanInputs) -> PreparedRequest:
+        """Write the decisions of ``plan``, which is of the log as it is now, and its request; return the request."""
+        if self._ready_request is not None and plan is self._ready_request.plan:
+            return self._ready_request
+        with self.hold_lease():
             plan = self._store_plan_blobs(plan, target, inputs)
             entries = self._append_bodies(make_plan_entry_bodies(self.state, plan, target, self.policy.name))
         # The fold knows nothing of normalization: the plan's cache of it is carried over to the new state.
@@ -589,22 +587,38 @@ class Journal(BranchLog):
         in more or fewer messages is an edit too, so that the branch then has each of ``messages`` as one of its own.
         """
         messages = tuple(messages)
-        repeated_prefix = self.match_conversation(messages)
-        if not allows_regrouping:
-            repeated_prefix = repeated_prefix.keep_one_to_one()
-        repeated_messages = repeated_prefix.messages
-        is_edited = len(repeated_messages) < len(self.state.history.sized_messages)
-        if is_edited:
-            self._fork_before(len(repeated_messages))
+        with self.hold_lease():
+            repeated_prefix = self.match_conversation(messages)
+            if not allows_regrouping:
+                repeated_prefix = repeated_prefix.keep_one_to_one()
+            is_edited = len(repeated_prefix.messages) < len(self.state.history.sized_messages)
+            if not is_edited:
+                return self._follow_match(messages, repeated_prefix, repeated_prefix.unchanged_count, decode)
+            # One transaction: a fork without some of the decisions would show as a whole what was shortened before.
+            with self.batch_writes():
+                self._fork_before(len(repeated_prefix.messages))
+                return self._follow_match(messages, repeated_prefix, 0, decode)
+
+    def _follow_match(
+        self,
+        messages: tuple[SizedMessage, ...],
+        repeated_prefix: PrefixMatch,
+        unchanged_count: int,
+        decode: MessageDecoder | None,
+    ) -> list[str]:
+        """Take over the client's bytes of ``repeated_prefix`` and append the messages after it; return their ids.
+
+        Of the messages in the state the first ``unchanged_count`` are known to be the client's own objects.
+        """
         # The order of the next steps matters. The client's bytes are put in place before anything is appended, since
         # every digest after a message covers its bytes; and the messages appended below are the client's own objects,
         # so that the next conversation, which repeats them, is recognized by identity. After a fork the state was
         # folded anew and shares no object with the client.
-        start = 0 if is_edited else repeated_prefix.unchanged_count
-        state = replace_raw_bytes(self.state, repeated_messages, start)
+        repeated_messages = repeated_prefix.messages
+        state = replace_raw_bytes(self.state, repeated_messages, unchanged_count)
         if state is not self.state:
             self._ready_request = None  # it shows the old bytes
-        self.state = share_message_objects(state, repeated_messages, start)
+        self.state = share_message_objects(state, repeated_messages, unchanged_count)
         new_ids = self._append_messages(messages[repeated_prefix.client_count :], decode)
         self._client_messages = self.state.history.sized_messages
         self._matcher.remember_match(self._client_messages, messages, repeated_prefix)
@@ -623,10 +637,9 @@ class Journal(BranchLog):
             position for position, entry in enumerate(path) if isinstance(entry.body, MessageEntry | BranchSummaryEntry)
         ]
         stop = message_positions[message_index]
-        self.state = self._fold_path(path[:stop])
-        self.leaf = path[stop].parent
-        self.moves_leaf = False
         self._ready_request = None
+        self.moves_leaf = False
+        self.state, self.leaf = self._fold_path(path[:stop]), path[stop].parent
         new_ids: dict[str, str] = {}
         for entry in collect_decisions_to_copy(previous_state, path, stop, message_index):
             # One by one: the digest of each request depends on the decisions copied before it.
@@ -730,11 +743,8 @@ class Journal(BranchLog):
         return plan_request(self.state, target, self.policy, inputs)
 
     def _on_branch_changed(self, new: Sequence[Entry] = ()) -> None:
-        """Forget the prepared request and the queued messages if they no longer fit the branch."""
+        """Forget the prepared request, which no longer fits the branch."""
         self._ready_request = None
-        if not new:
-            # Entries of others may have delivered the queued messages, or queued new ones.
-            self._queued_messages = None
         if any(isinstance(entry.body, RequestEntry | AnswerEntry) for entry in new):
             self._last_sent_at = self._clock()
         for entry in new:

@@ -14,7 +14,6 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.state.codec.packing import pack_value, unpack_value
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_DELIVERED, NOTE_QUEUED, Entry, NoteEntry
-from holdfast.store.base import SessionStore
 
 
 def make_queued_note(message: Message) -> NoteEntry:
@@ -35,11 +34,6 @@ def is_user_message(message: Message | SizedMessage) -> TypeGuard[Message]:
 def make_delivered_note(ids: Sequence[str]) -> NoteEntry:
     """Make the note that marks the messages of the notes ``ids`` as delivered."""
     return NoteEntry(NOTE_DELIVERED, data={"notes": list(ids)})
-
-
-def read_queued_messages(store: SessionStore, key: str, leaf: str | None) -> list[tuple[str, Message]]:
-    """Return the queued messages of the branch at ``leaf``, oldest first, with the ids of their notes."""
-    return decode_queued_messages(store.open_state(key, leaf), key)
 
 
 def decode_queued_messages(state: ConversationState, key: str) -> list[tuple[str, Message]]:
