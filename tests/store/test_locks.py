@@ -17,6 +17,7 @@ def shorten_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits for a lease."""
     monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 1.0)
     monkeypatch.setattr("holdfast.store.locks.BRIEF_WAIT", 0.01)
+    monkeypatch.setattr("holdfast.store.locks.BRIEF_WAIT_PERIOD", 1.0)
 
 
 def measure_wait(path: Path, key: str) -> float:
@@ -37,6 +38,17 @@ def test_lease_waits_do_not_add_up_after_a_timeout(tmp_path: Path) -> None:
         pass
     with hold_session_lock(tmp_path, "x"):
         assert min(first, measure_wait(tmp_path, "x")) > others
+
+
+def test_lease_waits_stay_brief_while_the_lease_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries that are further apart than a full wait stay brief as long as each finds the lease held."""
+    monkeypatch.setattr("holdfast.store.locks.LEASE_WAIT", 0.3)
+    monkeypatch.setattr("holdfast.store.locks.BRIEF_WAIT_PERIOD", 60.0)
+    with hold_session_lock(tmp_path, "x"):
+        assert measure_wait(tmp_path, "x") >= 0.3
+        for _ in range(3):
+            time.sleep(0.35)
+            assert measure_wait(tmp_path, "x") < 0.3
 
 
 def test_lease_timeout_does_not_shorten_other_waits(tmp_path: Path) -> None:

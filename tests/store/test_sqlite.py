@@ -729,9 +729,27 @@ def test_lock_waits_at_creation_do_not_add_up(tmp_path: Path, monkeypatch: pytes
     assert first > others
 
 
+def test_lock_waits_stay_brief_while_the_lock_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries that are further apart than a full wait, as those of an agent between model calls are, stay brief as long
+    as each finds the lock held.
+    """
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.3)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.01)
+    with (
+        open_store(tmp_path / "agent.db") as store,
+        closing(_lock_from_elsewhere(store, tmp_path / "agent.db")) as other,
+    ):
+        assert _measure_wait(store) >= 0.3
+        for _ in range(3):
+            time.sleep(0.35)
+            assert _measure_wait(store) < 0.3
+        other.execute("COMMIT")
+
+
 def test_lock_wait_is_full_again_some_time_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timeout says nothing about a writer that is met much later and finishes soon."""
     monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.5)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT_PERIOD", 0.5)
     monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.0)
     with (
         open_store(tmp_path / "agent.db") as store,

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.errors import StoreError, StoreLocked
 from holdfast.store.base import LEASE_WAIT
 from holdfast.store.private_files import build_store_error, create_private_file, make_directory
-from holdfast.store.sql.database import BRIEF_WAIT
+from holdfast.store.sql.database import BRIEF_WAIT, BRIEF_WAIT_PERIOD
 
 RETRY_PAUSE = 0.001
 """Seconds between two tries for the lock.
@@ -56,8 +56,8 @@ def hold_session_lock(directory: Path, key: str) -> Iterator[None]:
     """Hold the lease of session ``key``; raises ``StoreLocked`` if another holder has it for ``LEASE_WAIT`` seconds.
 
     The lock file in ``directory`` is named by the hash of the key and is never removed. A second lease of the same
-    session in one process waits like that of another process. Soon after a wait that failed, the next one is
-    ``BRIEF_WAIT`` only.
+    session in one process waits like that of another process. After a wait that failed, the next ones are
+    ``BRIEF_WAIT`` only, until the lock was free or nobody has tried for ``BRIEF_WAIT_PERIOD``.
     """
     name = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32] + ".lock"
     file = f"{directory}{os.sep}{name}"
@@ -99,9 +99,9 @@ def _open_lock_file(directory: Path, name: str) -> int:
 
 
 def _choose_lock_wait(file: str) -> float:
-    """Return the seconds to wait for the lock in ``file``: few soon after a failed wait, as such waits would add up."""
+    """Return the seconds to wait for the lock in ``file``: few after a failed wait, as such waits would add up."""
     seconds_since_timeout = time.monotonic() - _last_timeouts.get(file, -inf)
-    if seconds_since_timeout < LEASE_WAIT:
+    if seconds_since_timeout < BRIEF_WAIT_PERIOD:
         return min(BRIEF_WAIT, LEASE_WAIT)
     return LEASE_WAIT
 

@@ -56,10 +56,16 @@ third larger.
 """
 
 BRIEF_WAIT = 0.25
-"""Seconds to wait for a lock soon after another wait for it failed.
+"""Seconds to wait for a lock after another wait for it failed.
 
 Chosen by judgement: SQLite tries about four times in it, enough for a lock that is free again; longer waits of many
 sessions behind one stuck process would add up.
+"""
+BRIEF_WAIT_PERIOD = 60.0
+"""Seconds after a wait that failed in which the next ones are brief, unless the lock was free meanwhile.
+
+Chosen by judgement: an agent comes once in every model call, seconds to half a minute apart, and must not wait five
+seconds each time for a process that hangs. After a minute without a try, the lock is likely another process's.
 """
 MIN_FILE_BYTES = 512
 """Size of the smallest SQLite database. SQLite would take a shorter file for an empty one and overwrite it."""
@@ -226,13 +232,13 @@ class SqliteFile:
             self._wal_opened = _get_device_and_inode(self._wal_path)
 
     def _choose_busy_wait(self) -> float:
-        """Return the seconds to wait for another process: fewer soon after a wait that failed, or waits would add up.
+        """Return the seconds to wait for another process: few after a wait that failed, or waits would add up.
 
         Many sessions may queue behind one stuck writer, each waiting after the other. Right after a failed wait
         there is none.
         """
         since = time.monotonic() - self._wait_failed_at
-        if since >= BUSY_WAIT:
+        if since >= BRIEF_WAIT_PERIOD:
             return BUSY_WAIT
         return BRIEF_WAIT if since >= BRIEF_WAIT else 0.0
 
