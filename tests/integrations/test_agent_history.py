@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Literal
 
 import pytest
@@ -24,7 +25,7 @@ from holdfast.messages.parts import Opaque, Thinking
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.providers.errors.report import ErrorReport
-from holdfast.state.entries import Usage
+from holdfast.state.entries import AnswerEntry, Entry, MessageEntry, NoteEntry, Usage
 from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store
 
@@ -485,19 +486,183 @@ def test_a_file_that_was_taken_away_is_opened_anew(tmp_path):
     histories._get_store().close()
 
 
-def test_a_locked_store_does_not_spoil_later_requests(tmp_path, monkeypatch):
-    """Another process holds the store for two requests: the next one goes on from what the log has."""
-    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.2)
+class FailingStore(MemoryStore):
+    """A store that takes no entries while ``append_error`` is set, and cannot be read while ``read_error`` is."""
+
+    append_error: Exception | None = None
+    read_error: Exception | None = None
+
+    def append_entries(self, key, entries, **more):
+        """Append or raise."""
+        if self.append_error is not None:
+            raise self.append_error
+        return super().append_entries(key, entries, **more)
+
+    def import_entries(self, key, entries, **more):
+        """Import or raise."""
+        if self.append_error is not None:
+            raise self.append_error
+        return super().import_entries(key, entries, **more)
+
+    def read_path(self, key, leaf=None):
+        """Read or raise."""
+        if self.read_error is not None:
+            raise self.read_error
+        return super().read_path(key, leaf)
+
+
+def count_shown_tokens(shown_messages):
+    """Return the estimated tokens of what is shown."""
+    return sum(estimate_text_tokens(str(shown.message)) for shown in shown_messages)
+
+
+@pytest.mark.parametrize("can_read", [True, False])
+@pytest.mark.parametrize("failing_steps", [range(1, 61), range(20, 41)], ids=["from the start", "in between"])
+def test_requests_stay_inside_the_window_while_the_store_fails(failing_steps, can_read, caplog):
+    """A store that takes nothing costs no decision: requests fit, go on from each other, and one line says it. Once
+    the store works again the log has all messages, each once.
+    """
+    store = FailingStore()
+    history = AgentHistory(store, "one")
+    before, breaks = [], 0
+    for steps in range(1, 61):
+        store.append_error = StoreLocked("held") if steps in failing_steps else None
+        store.read_error = StoreLocked("held") if steps in failing_steps and not can_read else None
+        shown_messages = history.plan(make_messages(steps), make_target())
+        check_shown(shown_messages)
+        assert count_shown_tokens(shown_messages) < 30_000
+        assert RULE in repr(shown_messages)
+        assert history.report().tokens <= 30_000
+        texts = [shown.message for shown in shown_messages]
+        breaks += texts[: len(before)] != before
+        before = texts
+    # Compactions, and at most one break each when the copy takes over and when the log does again.
+    assert breaks <= 14
+    assert sum("is not stored" in record.message for record in caplog.records) == 1
+    if 60 not in failing_steps:
+        path = store.read_path("one")
+        logged = [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
+        assert logged == [given.message for given in make_messages(60)]
+
+
+@pytest.mark.parametrize("can_read", [True, False])
+@pytest.mark.parametrize("fails_from", ["the request", "the refusal"])
+def test_refused_request_becomes_smaller_while_the_store_fails(fails_from, can_read):
+    """A request that the provider refuses is made smaller also if neither can be stored, and the limit is kept as long
+    as the store fails.
+    """
+    store = FailingStore()
+    history = AgentHistory(store, "one")
+    messages, target = make_messages(40), make_target(1_000_000)
+    history.plan(make_messages(39), target)
+    for when in ("the request", "the refusal"):
+        if when == fails_from:
+            store.append_error = StoreLocked("held")
+            store.read_error = None if can_read else StoreLocked("held")
+        if when == "the request":
+            shown_messages = history.plan(messages, target)
+    sizes = [count_shown_characters(shown_messages)]
+    report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
+    while (shown_messages := history.plan_smaller(report)) is not None:
+        check_shown(shown_messages)
+        assert RULE in repr(shown_messages)
+        sizes.append(count_shown_characters(shown_messages))
+    assert len(sizes) > 1
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert count_shown_characters(history.plan(messages, target)) <= sizes[1]
+
+
+def test_usage_after_a_request_that_could_not_be_planned_is_not_taken_for_another():
+    """The answer to a request that the framework sent by itself says nothing of the newest request of ours."""
+    store = FailingStore()
+    history = AgentHistory(store, "one")
+    history.plan(make_messages(1), make_target())
+
+    def interrupt(*_args, **_more):
+        raise KeyboardInterrupt
+
+    store.append_entries = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        history.plan(make_messages(2), make_target())
+    del store.append_entries
+    history.note_answer_usage(Usage(90_000, 10))
+    history.plan(make_messages(3), make_target())
+    assert not [entry for entry in store.read_path("one") if isinstance(entry.body, AnswerEntry)]
+
+
+def test_a_store_whose_disk_was_full_is_opened_again(tmp_path):
+    """A store that refuses every write after the first refusal of the disk is replaced once the disk has room."""
+    histories = AgentHistories(tmp_path / "s.db")
+    histories.open("one").plan(make_messages(1), make_target())
+    store = histories._get_store()
+    for steps in range(2, 5):
+        if steps == 2:
+            store._file._refused = "no space left"
+        check_shown(histories.open("one").plan(make_messages(steps), make_target()))
+    new_store = histories._get_store()
+    assert new_store is not store
+    path = new_store.read_path("one")
+    assert sum(isinstance(entry.body, MessageEntry) for entry in path) == len(make_messages(4))
+    store.close()
+    new_store.close()
+
+
+class BusySession(MemoryStore):
+    """A store in which another process always writes a note just before a lease is obtained."""
+
+    leases = 0
+
+    @contextmanager
+    def hold_lease(self, key):
+        """Write, then hold the lease; fail if there is no end of leases."""
+        self.leases += 1
+        assert self.leases < 1_000, "leases are taken without an end"
+        with super().hold_lease(key):
+            if self.list_sessions():
+                note = Entry(f"other-{self.leases}", self.get_session(key).leaf_id, NoteEntry("note"))
+                self.append_entries(key, [note])
+            yield
+
+
+def test_a_log_that_always_moves_on_is_no_endless_loop():
+    """Another process that writes all the time keeps no request from being planned, or made smaller."""
+    quiet_store, busy_store = MemoryStore(), BusySession()
+    sizes = {}
+    for store in (quiet_store, busy_store):
+        history = AgentHistory(store, "one")
+        sizes[store] = [count_shown_characters(history.plan(make_messages(40), make_target(1_000_000)))]
+        report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
+        while (shown_messages := history.plan_smaller(report)) is not None:
+            sizes[store].append(count_shown_characters(shown_messages))
+    assert sizes[busy_store] == sizes[quiet_store]
+    assert len(sizes[busy_store]) > 1
+
+
+def test_a_locked_store_costs_one_full_wait(tmp_path, monkeypatch):
+    """Another process holds the file from the 10th to the 15th request: only the first of them waits for long, and the
+    16th is recorded with everything before it.
+    """
+    monkeypatch.setattr("holdfast.store.sql.database.BUSY_WAIT", 0.4)
+    monkeypatch.setattr("holdfast.store.sql.database.BRIEF_WAIT", 0.02)
     with open_store(tmp_path / "s.db") as store:
         history = AgentHistory(store, "one")
-        for steps in range(1, 41):
-            messages = make_messages(steps)
-            for index in range(1, len(messages), 2):
-                messages[index] = replace(messages[index], usage=Usage(500 * index, 10))
-            if steps in {10, 11}:
-                with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+        seconds = []
+        with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+            for steps in range(1, 41):
+                messages = make_messages(steps)
+                for index in range(1, len(messages), 2):
+                    messages[index] = replace(messages[index], usage=Usage(500 * index, 10))
+                if steps == 10:
                     other.execute("begin exclusive")
-                    with pytest.raises(StoreLocked):
-                        history.plan(messages, make_target())
-            else:
+                if steps == 16:
+                    other.execute("rollback")
+                began = time.monotonic()
                 check_shown(history.plan(messages, make_target()))
+                if 10 <= steps < 16:
+                    seconds.append(time.monotonic() - began)
+                    time.sleep(0.45)
+        path = store.read_path("one")
+    assert seconds[0] >= 0.4
+    assert max(seconds[1:]) < 0.4
+    logged = [entry.body.sized_message.message for entry in path if isinstance(entry.body, MessageEntry)]
+    assert logged == [given.message for given in messages]

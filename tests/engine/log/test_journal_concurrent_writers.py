@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.state.entries import Entry, NoteEntry
+from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store
 
 TARGET = get_target("anthropic", "claude-sonnet-4-5", window=200_000)
@@ -55,6 +59,32 @@ def test_prepare_request_plans_anew_after_an_undo_by_another_journal(store):
     again = journal.prepare_request(TARGET).messages
     assert len(str(again[-1].message)) > 10 * len(str(messages[-1].message))
     assert again == Journal.open(store, "k").prepare_request(TARGET).messages
+
+
+class BusySession(MemoryStore):
+    """A store in which another process always writes a note just before a lease is obtained."""
+
+    leases = 0
+
+    @contextmanager
+    def hold_lease(self, key):
+        """Write, then hold the lease; fail if there is no end of leases."""
+        self.leases += 1
+        assert self.leases < 100, "leases are taken without an end"
+        with super().hold_lease(key):
+            if self.list_sessions():
+                note = Entry(f"other-{self.leases}", self.get_session(key).leaf_id, NoteEntry("note"))
+                self.append_entries(key, [note])
+            yield
+
+
+def test_prepare_request_ends_while_another_process_writes_all_the_time():
+    """However often the log moves on, the request is planned for the log as it is then, and committed."""
+    store = BusySession()
+    journal = Journal.open(store, "k")
+    journal.append(Message.from_text("user", "go"))
+    prepared_request = journal.prepare_request(TARGET)
+    assert store.get_session("k").leaf_id == journal.leaf == prepared_request.request_id
 
 
 def test_prepare_request_applies_a_decision_of_another_journal(store):

@@ -1,4 +1,4 @@
-"""A store that fails at some write: the journal goes on from what the log has, as if the failed call had not been made."""
+"""A store that fails at some write: the journal goes on from what the log has, as if nothing had been tried."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One conversation of an agent that a framework runs: what its model is shown, and what becomes of refused requests.
 
 The framework keeps its own history and sends the requests. Before each it gives the whole history and gets back what to
-show the model. Decisions are in the session's log, so they hold in later calls and after a restart. Synchronous, and
-safe to call from several threads.
+show the model. Decisions are in the session's log, so they hold in later calls and after a restart. While the store
+cannot be written, they are made on a copy in memory. Synchronous, and safe to call from several threads.
 """
 
 from __future__ import annotations
@@ -11,16 +11,26 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast import events
 from holdfast.engine.compaction.compact import find_shrink_failure
+from holdfast.engine.log.branch_copy import copy_branch_to_memory, remove_shortening_stages
 from holdfast.engine.log.journal import Journal, PreparedRequest
 from holdfast.engine.recall import answer_recall, compute_page_chars
 from holdfast.engine.session import Report, build_report
-from holdfast.errors import HoldfastError, LogConflict, StoreReplaced, UnknownId, WindowTooSmall
+from holdfast.errors import (
+    HoldfastError,
+    LogConflict,
+    StoreError,
+    StoreReadOnly,
+    StoreReplaced,
+    UnknownId,
+    WindowTooSmall,
+)
 from holdfast.hosts.given_conversation import (
     GivenConversation,
     ShownMessage,
@@ -35,7 +45,7 @@ from holdfast.messages.sized_message import SizedMessage
 from holdfast.messages.text.paging import MAX_PAGE_CHARS
 from holdfast.planning.pipeline import Policy
 from holdfast.providers.errors.classify_error import classify_error
-from holdfast.providers.errors.report import ErrorReport
+from holdfast.providers.errors.report import ErrorReport, Verdict
 from holdfast.recovery.machine import (
     CONTEXT_OVERFLOW_KIND,
     NoProgress,
@@ -51,7 +61,9 @@ from holdfast.state.entries import Usage
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionStore
+from holdfast.store.memory import MemoryStore
 
+T = TypeVar("T")
 _LOG = logging.getLogger("holdfast.integrations")
 
 
@@ -66,7 +78,11 @@ class GivenMessage(Struct, frozen=True):
 class _CurrentRequest(Struct, frozen=True):
     """The newest request, until the next one is planned."""
 
-    messages: tuple[SizedMessage, ...]
+    conversation: GivenConversation
+    target: Target
+    """As the framework gave it."""
+    journal: Journal
+    """On what it was planned: the log, or the copy of it."""
     prepared_request: PreparedRequest
     recovery: RecoveryState
 
@@ -82,7 +98,9 @@ class AgentHistory:
         listener: Callable[[events.Event], None] | None = None,
         reopen_store: Callable[[SessionStore], SessionStore] | None = None,
     ) -> None:
-        """``reopen_store`` gets the store whose file was taken away, and returns the one to use in its place."""
+        """``reopen_store`` gets a store whose file was taken away, or that took no more since its disk was full, and
+        returns the one to use in its place.
+        """
         self._store = store
         self._reopen_store = reopen_store
         self.key = key
@@ -90,6 +108,8 @@ class AgentHistory:
         self._listener = listener
         self._lock = Lock()
         self._journal: Journal | None = None
+        self._copy: Journal | None = None
+        """A copy of the branch, in memory alone, while the store cannot be written."""
         self._sized_messages: tuple[SizedMessage, ...] = ()
         """The messages of the last call, so that only new ones are measured."""
         self._request: _CurrentRequest | None = None
@@ -100,33 +120,27 @@ class AgentHistory:
         """Return what to show of ``messages``, the whole history, in the next request.
 
         ``setup_tokens`` are those of the system prompt and the tools. Raises ``WindowTooSmall`` if the history cannot
-        be made to fit, and ``StoreError`` if the log cannot be read or written.
+        be made to fit.
         """
-        with self._lock:
-            try:
-                with self._forget_log_after_failure():
-                    return self._plan_request(messages, target, setup_tokens)
-            except (UnknownId, LogConflict, StoreReplaced) as error:
-                # Somebody removed the session or the store's file, or changed it under us: the log is read anew, or
-                # begun.
-                if isinstance(error, StoreReplaced) and self._reopen_store is not None:
-                    self._store = self._reopen_store(self._store)
-                with self._forget_log_after_failure():
-                    return self._plan_request(messages, target, setup_tokens)
+        with self._lock, self._forget_request_after_failure():
 
-    def _plan_request(self, messages: Sequence[GivenMessage], target: Target, setup_tokens: int) -> list[ShownMessage]:
-        journal = self._open_journal()
+            def plan_messages(journal: Journal) -> list[ShownMessage]:
+                conversation = GivenConversation(
+                    self._measure([given.message for given in messages]), self._collect_usages(messages), setup_tokens
+                )
+                return _list_shown_messages(self._plan_request(journal, conversation, target))
+
+            return self._work_on_log(plan_messages)
+
+    def _plan_request(self, journal: Journal, conversation: GivenConversation, target: Target) -> _CurrentRequest:
         known_decisions = journal.state.view.active_decisions
-        conversation = GivenConversation(
-            self._measure([given.message for given in messages]), self._collect_usages(messages), setup_tokens
-        )
         prepared_request = plan_given_conversation(journal, conversation, target)
         recovery = start_recovery(journal.state, journal.policy.settings, is_breaker_cooled=journal.is_breaker_cooled())
-        self._request = _CurrentRequest(conversation.messages, prepared_request, recovery)
-        self._answer_usage = None
+        request = _CurrentRequest(conversation, target, journal, prepared_request, recovery)
+        self._request, self._answer_usage = request, None
         if journal.state.view.active_decisions != known_decisions:
             self._emit_decisions(prepared_request.plan)
-        return _list_shown_messages(self._request)
+        return request
 
     def note_answer_usage(self, usage: Usage) -> None:
         """Say what the newest request took, if the answer will come without its usage among the messages."""
@@ -146,43 +160,72 @@ class AgentHistory:
         was planned since, the refused one is planned anew, with the limit that the refusal names.
         """
         report = error if isinstance(error, ErrorReport) else read_provider_error(error)
-        with self._lock, self._forget_log_after_failure():
-            if self._request is None:
+        with self._lock, self._forget_request_after_failure():
+            newest_request = self._request
+            if newest_request is None:
                 return None
             verdict = classify_error(report)
             if not (verdict.is_overflow or is_overflow_class(error)):
                 return None
-            journal = self._open_journal()
-            is_replanned = not _is_request_for(self._request, messages)
-            journal.record_overflow(
-                report.message_line, verdict.limit or 0, verdict.requested or 0, as_planned=not is_replanned
+
+            def plan_refused(journal: Journal) -> list[ShownMessage] | None:
+                with journal.hold_lease():
+                    smaller_request = self._plan_smaller_request(journal, newest_request, report, verdict, messages)
+                return None if smaller_request is None else _list_shown_messages(smaller_request)
+
+            if newest_request.journal is self._copy:
+                return plan_refused(newest_request.journal)
+            return self._work_on_log(plan_refused)
+
+    def _plan_smaller_request(
+        self,
+        journal: Journal,
+        request: _CurrentRequest,
+        report: ErrorReport,
+        verdict: Verdict,
+        messages: Sequence[GivenMessage],
+    ) -> _CurrentRequest | None:
+        """Record that a request was refused, and plan a smaller one in its place; None if nothing smaller is left."""
+        if journal is not request.journal:
+            # The log was opened anew, or this is a copy of it: it may know nothing of the request.
+            request = self._plan_request(journal, request.conversation, request.target)
+        is_replanned = not _is_request_for(request, messages)
+        journal.record_overflow(
+            report.message_line, verdict.limit or 0, verdict.requested or 0, as_planned=not is_replanned
+        )
+        if is_replanned:
+            conversation = GivenConversation(
+                self._measure([given.message for given in messages]),
+                self._collect_usages(messages),
+                request.conversation.setup_tokens,
             )
-            if is_replanned:
-                planned_target = self._request.prepared_request.target
-                shown_messages = self._plan_request(messages, planned_target, planned_target.setup.tokens)
-                if verdict.limit:
-                    return shown_messages
-            request = self._request
-            plan = request.prepared_request.plan
-            refusal = ProviderRefusal(
-                verdict.kind if verdict.is_overflow else CONTEXT_OVERFLOW_KIND,
-                is_overflow=True,
-                token_limit=verdict.limit,
-                counted_tokens=verdict.requested,
-                estimated_tokens=plan.after,
-                has_media=plan.state.view.media_count > 0,
-            )
-            smaller_request = self._shrink(journal, request, refusal)
-            if smaller_request is None:
-                return None
+            request = self._plan_request(journal, conversation, request.target)
+            if verdict.limit:
+                return request
+        plan = request.prepared_request.plan
+        refusal = ProviderRefusal(
+            verdict.kind if verdict.is_overflow else CONTEXT_OVERFLOW_KIND,
+            is_overflow=True,
+            token_limit=verdict.limit,
+            counted_tokens=verdict.requested,
+            estimated_tokens=plan.after,
+            has_media=plan.state.view.media_count > 0,
+        )
+        smaller_request = self._shrink(request, refusal)
+        if smaller_request is not None:
             self._request = smaller_request
             self._emit_decisions(smaller_request.prepared_request.plan)
-            return _list_shown_messages(smaller_request)
+        return smaller_request
 
-    def _shrink(self, journal: Journal, request: _CurrentRequest, refusal: ProviderRefusal) -> _CurrentRequest | None:
-        """Return the request made smaller by the first step of recovery that can, or None if no step is left."""
-        target, recovery = request.prepared_request.target, request.recovery
+    def _shrink(self, request: _CurrentRequest, refusal: ProviderRefusal) -> _CurrentRequest | None:
+        """Return the request made smaller by the first step of recovery that can, or None if no step is left.
+
+        Called under the lease, so that no other process can make a plan out of date.
+        """
+        journal, recovery = request.journal, request.recovery
+        target = request.prepared_request.target
         event: RecoveryEvent = refusal
+        # Ends: each step that makes nothing smaller is told to the recovery, which then decides for a later one.
         while True:
             recovery, action = decide_next_action(subtract_used_steps(recovery, journal.state), event)
             if not isinstance(action, Shrink):
@@ -198,9 +241,9 @@ class AgentHistory:
                 event = NoProgress(failure)
                 continue
             prepared_request = journal.commit_plan(plan, target, inputs)
-            if prepared_request is not None:
-                return _CurrentRequest(request.messages, prepared_request, recovery)
-            event = refusal  # the log has moved on: decide again
+            if prepared_request is None:
+                return None
+            return replace(request, prepared_request=prepared_request, recovery=recovery)
 
     def answer_recall(self, arguments: str | Mapping[str, Any]) -> str:
         """Return the result of the model's call of the tool ``recall``; it explains mistakes in the arguments."""
@@ -219,7 +262,7 @@ class AgentHistory:
             return self._build_report(self._request)
 
     def _build_report(self, request: _CurrentRequest) -> Report:
-        return build_report(self._open_journal(), request.prepared_request.target)
+        return build_report(request.journal, request.prepared_request.target)
 
     def _compute_page_chars(self) -> int:
         """Return the size of a page of ``recall``: one that is too large for the window would be spilled again."""
@@ -229,29 +272,74 @@ class AgentHistory:
         return compute_page_chars(report.usable_tokens - report.setup_tokens)
 
     @contextmanager
-    def _forget_log_after_failure(self) -> Iterator[None]:
-        """Let the next call read the log anew if this one ends in the middle of its work.
-
-        What is in memory may then be ahead of the log (a store that was locked, a full disk, an interrupt).
-        """
+    def _forget_request_after_failure(self) -> Iterator[None]:
+        """Forget the newest request if the next one cannot be planned: what the framework then sends is another."""
         try:
             yield
         except WindowTooSmall:
             raise
         except BaseException:
-            self._journal, self._request, self._answer_usage = None, None, None
+            self._request, self._answer_usage = None, None
             raise
+
+    def _work_on_log(self, work: Callable[[Journal], T]) -> T:
+        """Return what ``work`` makes of the log, or of a copy in memory if the store cannot be read or written."""
+        leaf = self._leaf
+        try:
+            result = self._work_on_stored_log(work)
+        except StoreError as error:
+            return work(self._open_copy(error))
+        if self._copy is not None and self._leaf == leaf:
+            # A request that was only repeated wrote nothing: whether the store takes anything is still not known.
+            return work(self._copy)
+        # The framework gives the whole history, so the log has everything again.
+        self._copy = None
+        return result
+
+    def _work_on_stored_log(self, work: Callable[[Journal], T]) -> T:
+        try:
+            return work(self._open_journal())
+        except (UnknownId, LogConflict, StoreReplaced, StoreReadOnly) as error:
+            # Somebody removed the session or the store's file, or changed it under us: the log is read anew, or begun.
+            # A store whose disk was full takes nothing more until it is opened again.
+            self._journal = None
+            if isinstance(error, StoreReplaced | StoreReadOnly) and self._reopen_store is not None:
+                self._store = self._reopen_store(self._store)
+            return work(self._open_journal())
 
     def _open_journal(self) -> Journal:
         if self._journal is None:
             self._journal = Journal.open(self._store, self.key, self._policy)
         return self._journal
 
+    @property
+    def _leaf(self) -> str | None:
+        return None if self._journal is None else self._journal.leaf
+
+    def _open_copy(self, error: StoreError) -> Journal:
+        """Return the copy of the branch on which requests are planned while the store fails with ``error``."""
+        if self._copy is None:
+            problem = f"{type(error).__name__}: {error}"
+            _LOG.warning("requests stay inside the window, but what is decided is not stored: %s", problem)
+            self._copy = self._copy_branch()
+        return self._copy
+
+    def _copy_branch(self) -> Journal:
+        leaf = self._leaf
+        try:
+            store = copy_branch_to_memory(self._store, self.key, leaf)
+        except StoreError:
+            # Without what was decided before: the framework gives the whole history.
+            store, leaf = MemoryStore(), None
+        copy = Journal.open(store, self.key, self._policy, leaf=leaf)
+        copy.policy = remove_shortening_stages(copy.policy)
+        return copy
+
     def _collect_usages(self, messages: Sequence[GivenMessage]) -> tuple[Usage | None, ...]:
         """Return the usage of each message; the answer to the newest request may have come without its own."""
         usages = [given.usage for given in messages]
         if self._answer_usage is not None and self._request is not None:
-            answer_index = len(self._request.messages)
+            answer_index = len(self._request.conversation.messages)
             if answer_index < len(usages) and usages[answer_index] is None:
                 usages[answer_index] = self._answer_usage
         return tuple(usages)
@@ -295,10 +383,10 @@ class AgentHistory:
 
 
 def _list_shown_messages(request: _CurrentRequest) -> list[ShownMessage]:
-    shown_messages = list_shown_messages(request.prepared_request, request.messages)
+    shown_messages = list_shown_messages(request.prepared_request, request.conversation.messages)
     return drop_refused_thinking(request.prepared_request, shown_messages)
 
 
 def _is_request_for(request: _CurrentRequest, messages: Sequence[GivenMessage]) -> bool:
     """Return whether ``request`` was planned for exactly these messages."""
-    return [sized.message for sized in request.messages] == [given.message for given in messages]
+    return [sized.message for sized in request.conversation.messages] == [given.message for given in messages]

@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from weakref import WeakValueDictionary
 
-from msgspec.structs import replace
-
 from holdfast.engine.engine_resources import EngineResources
+from holdfast.engine.log.branch_copy import copy_branch_to_memory, remove_shortening_stages
 from holdfast.engine.log.journal import Journal
 from holdfast.engine.session import Session
 from holdfast.errors import LogConflict, StoreError, UnknownId, UnknownPolicy
@@ -22,8 +21,6 @@ from holdfast.planning.pipeline import Policy
 from holdfast.proxy.conversation.branch_lru import BranchLru, OpenBranch
 from holdfast.proxy.conversation.index import SessionIndexes
 from holdfast.state.conversation_state import ConversationState
-from holdfast.store.base import SessionStore
-from holdfast.store.memory import MemoryStore
 
 MAX_BRANCHES = 256
 """Branches that are kept: a client and its subagents need a handful. Chosen by judgement."""
@@ -224,7 +221,7 @@ class BranchPool:
             foreign_writes = self._indexes.count_foreign_writes(key)
             leaf = self._indexes.find_leaf(key, sized_messages, default_policy.settings)
             if not is_persistent:
-                store = _copy_to_memory(store, key, leaf)
+                store = copy_branch_to_memory(store, key, leaf)
             journal = Journal.open(
                 store,
                 key,
@@ -248,7 +245,7 @@ class BranchPool:
                 policy_name = journal.state.policy_name or default_policy.name
                 journal.policy = self._get_policy(policy_name).for_session(key)
             if not is_persistent:
-                journal.policy = _remove_shortening_stages(journal.policy)
+                journal.policy = remove_shortening_stages(journal.policy)
             return journal, foreign_writes
 
         journal, foreign_writes = await resources.run_in_worker(open_journal)
@@ -261,21 +258,3 @@ class BranchPool:
             leaf = journal.leaf
             with suppress(StoreError, UnknownId):
                 await self._resources.run_in_worker(lambda: self._resources.store.set_leaf(session.key, leaf))
-
-
-_SHORTENING_STAGES = frozenset({"results", "lines", "prune"})
-"""Stages that shorten parts of a request although it fits."""
-
-
-def _remove_shortening_stages(policy: Policy) -> Policy:
-    """Return ``policy`` without the stages that shorten parts although they fit: nobody could read those back."""
-    stages = [stage for stage in policy.stages if stage[0] not in _SHORTENING_STAGES]
-    return replace(policy, stages=tuple(stages))
-
-
-def _copy_to_memory(store: SessionStore, key: str, leaf: str | None) -> SessionStore:
-    """Return a store in memory with the branch of session ``key`` that ends at ``leaf``, or an empty one."""
-    copy = MemoryStore()
-    if leaf is not None:
-        copy.adopt_session(store.get_session(key), store.read_path(key, leaf))
-    return copy
