@@ -26,6 +26,7 @@ from holdfast.errors import (
     LogConflict,
     OperationAborted,
     StoreCorrupt,
+    StoreLocked,
     UpstreamError,
     WindowTooSmall,
 )
@@ -33,6 +34,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Media, Text, ToolCall, ToolResult
 from holdfast.providers.answers.parsed_answer import ParsedAnswer as WireAnswer
 from holdfast.providers.errors.report import ErrorReport
+from holdfast.state.costs import SummaryCall
 from holdfast.state.entries import FAILURE_OVERFLOW, AnswerEntry, FailureEntry, NoteEntry, RequestEntry, Usage
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.clock import run_on_fake_clock
@@ -393,6 +395,32 @@ def test_session_run_records_the_partial_answer_when_it_is_left_early():
 
     assert run_on_fake_clock(run_scenario).message.text == "ok 2"
     assert [body.stop_reason for body in list_entry_bodies(store, AnswerEntry)] == ["aborted", "end"]
+
+
+def test_costs_of_summaries_are_recorded_later_if_the_store_refused_them():
+    """A store that fails once loses no usage: it is written with the next attempt, and once."""
+
+    class StoreFailingOnce(MemoryStore):
+        is_failing = False
+
+        def append_entries(self, key, entries, **more):
+            if self.is_failing:
+                self.is_failing = False
+                raise StoreLocked("held")
+            return super().append_entries(key, entries, **more)
+
+    store = StoreFailingOnce()
+
+    async def run_scenario():
+        async with open_session(ScriptedUpstream([]), store=store) as session:
+            runtime = session._runtime
+            runtime.unlogged_costs.append(SummaryCall("anthropic", "m", Usage(500, 5)))
+            store.is_failing = True
+            for _ in range(3):
+                runtime.record_summary_costs()
+
+    run_on_fake_clock(run_scenario)
+    assert len([note for note in list_entry_bodies(store, NoteEntry) if note.reason != "policy"]) == 1
 
 
 def test_session_ask_runs_concurrent_requests_one_at_a_time():

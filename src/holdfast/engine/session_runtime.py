@@ -121,10 +121,11 @@ class SessionRuntime:
 
     def record_summary_costs(self) -> None:
         """Append the usage of calls for summaries, which is in no answer. Called in the worker."""
-        calls, self.unlogged_costs = self.unlogged_costs, []
+        calls = list(self.unlogged_costs)
         # A store that accepts nothing fails the request itself, which is the place to report it.
         with suppress(StoreError):
             self.journal.add_notes(*map(build_summary_cost_note, calls))
+            del self.unlogged_costs[: len(calls)]
 
     # -- messages that arrive while an answer is on its way ------------------------------------------------------------
 
