@@ -511,15 +511,26 @@ def test_events_reach_the_listener(serve):
 # -- what goes wrong on our side ---------------------------------------------------------------------------------------
 
 
-def test_calls_go_out_as_they_are_if_holdfast_fails(serve, tmp_path, caplog):
-    """A store that cannot be opened, and messages that nobody can read: LiteLLM gets them, and the log one warning."""
+def test_calls_go_out_as_they_are_if_holdfast_fails(serve, caplog):
+    """A store of an unknown kind: LiteLLM gets the messages as they are, and the log one warning."""
     served = serve(200_000)
+    client = make_client(store="unknown://store")
+    for _ in range(2):
+        client.completion(OPENAI, make_conversation(), tools=[READ_LOG, client.recall_tool], **served.openai)
+    assert [body["messages"] for body in served.bodies] == [make_conversation()] * 2
+    assert len([record for record in caplog.records if record.name == "holdfast.integrations"]) == 1
+
+
+def test_calls_stay_inside_the_window_if_the_store_is_damaged(serve, tmp_path, caplog):
+    """A file that is no store: the provider refuses no call, and the log has one warning."""
+    served = serve()
     damaged = tmp_path / "damaged.db"
     damaged.write_bytes(b"this is no database" * 100)
     client = make_client(store=damaged)
     for _ in range(2):
         client.completion(OPENAI, make_conversation(), tools=[READ_LOG, client.recall_tool], **served.openai)
-    assert [body["messages"] for body in served.bodies] == [make_conversation()] * 2
+    assert not served.refusals
+    assert len(served.bodies) == 2
     assert len([record for record in caplog.records if record.name == "holdfast.integrations"]) == 1
 
 
