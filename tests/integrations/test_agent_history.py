@@ -563,7 +563,7 @@ def test_refused_request_becomes_smaller_while_the_store_fails(fails_from, can_r
             shown_messages = history.plan(messages, target)
     sizes = [count_shown_characters(shown_messages)]
     report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
-    while (shown_messages := history.plan_smaller(report)) is not None:
+    while (shown_messages := history.plan_smaller(report, messages)) is not None:
         check_shown(shown_messages)
         assert RULE in repr(shown_messages)
         sizes.append(count_shown_characters(shown_messages))
@@ -629,10 +629,10 @@ def test_a_log_that_always_moves_on_is_no_endless_loop():
     quiet_store, busy_store = MemoryStore(), BusySession()
     sizes = {}
     for store in (quiet_store, busy_store):
-        history = AgentHistory(store, "one")
-        sizes[store] = [count_shown_characters(history.plan(make_messages(40), make_target(1_000_000)))]
+        history, messages = AgentHistory(store, "one"), make_messages(40)
+        sizes[store] = [count_shown_characters(history.plan(messages, make_target(1_000_000)))]
         report = ErrorReport(message="prompt is too long: 60000 tokens > 20000 maximum")
-        while (shown_messages := history.plan_smaller(report)) is not None:
+        while (shown_messages := history.plan_smaller(report, messages)) is not None:
             sizes[store].append(count_shown_characters(shown_messages))
     assert sizes[busy_store] == sizes[quiet_store]
     assert len(sizes[busy_store]) > 1
