@@ -148,6 +148,46 @@ def test_two_runs_of_one_conversation_are_both_made_smaller(report_text):
         assert count_shown_characters(shown_messages) < sent[name] / 2
 
 
+@pytest.mark.parametrize("report_text", ["prompt is too long: 60000 tokens > 20000 maximum", "prompt is too long"])
+def test_two_runs_that_are_always_refused_come_to_an_end(report_text):
+    """Two runs of one conversation take turns, and their provider refuses whatever they send: both give up."""
+    history = AgentHistory(MemoryStore(), "one")
+    first, second = make_messages(40), make_messages(40)
+    second[-1] = GivenMessage(Message("tool", (ToolResult("c39", "read", (Text("another log"),)),)))
+    running = [first, second]
+    for messages in running:
+        history.plan(messages, make_target(1_000_000))
+    for _ in range(50):
+        running = [
+            messages
+            for messages in running
+            if history.plan_smaller(ErrorReport(message=report_text), messages=messages) is not None
+        ]
+    assert running == []
+
+
+def test_output_that_counts_into_the_window_is_kept_free_from_then_on():
+    """After a refusal of the prompt together with the output asked for, that whole output stays free in each request;
+    other models, and requests that ask for no certain output, are planned as before.
+    """
+    history = AgentHistory(MemoryStore(), "one")
+    target = get_target("anthropic", "claude-haiku-4-5", window=24_000, asked_output=16_000)
+    other_targets = (
+        get_target("anthropic", "claude-haiku-4-5", window=24_000),
+        get_target("anthropic", "claude-opus-5", window=24_000, asked_output=16_000),
+    )
+    messages = make_messages(4)
+    history.plan(messages, target)
+    usable_before = history.report().usable_tokens
+    text = "input length and `max_tokens` exceed context limit: 9000 + 16000 > 24000, decrease input length"
+    assert history.plan_smaller(ErrorReport(400, message=text, body={"error": {"message": text}})) is not None
+    history.plan(messages, target)
+    assert history.report().usable_tokens <= 8_000 < usable_before
+    for other_target in other_targets:
+        history.plan(messages, other_target)
+        assert history.report().usable_tokens > 8_000
+
+
 def count_shown_characters(shown_messages):
     """Return the characters of what is shown."""
     return sum(len(str(shown.message)) for shown in shown_messages)

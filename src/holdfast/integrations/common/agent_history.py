@@ -65,6 +65,12 @@ from holdfast.store.memory import MemoryStore
 
 T = TypeVar("T")
 _LOG = logging.getLogger("holdfast.integrations")
+INPUT_PLUS_OUTPUT_KIND = "input_plus_output"
+"""The kind of an overflow of the prompt together with the output asked for."""
+MAX_REPLANNED_REQUESTS = 20
+"""Refused requests that are planned anew, since another run of the conversation had planned its own, until a run asks
+for a request that was not refused. Each begins recovery again, so two runs whose provider refuses whatever they send
+would try for ever. Chosen by judgement: some runs at once need one or two each."""
 
 
 class GivenMessage(Struct, frozen=True):
@@ -115,6 +121,10 @@ class AgentHistory:
         self._request: _CurrentRequest | None = None
         self._answer_usage: Usage | None = None
         """What the newest request took, if the framework tells that apart from its messages."""
+        self._models_counting_output: set[str] = set()
+        """Models whose provider refused a request since the output asked for did not fit beside it."""
+        self._replanned_count = 0
+        """Refused requests that were planned anew since ``plan`` was called last."""
 
     def plan(self, messages: Sequence[GivenMessage], target: Target, setup_tokens: int = 0) -> list[ShownMessage]:
         """Return what to show of ``messages``, the whole history, in the next request.
@@ -123,6 +133,7 @@ class AgentHistory:
         be made to fit.
         """
         with self._lock, self._forget_request_after_failure():
+            self._replanned_count = 0
 
             def plan_messages(journal: Journal) -> list[ShownMessage]:
                 conversation = GivenConversation(
@@ -134,7 +145,7 @@ class AgentHistory:
 
     def _plan_request(self, journal: Journal, conversation: GivenConversation, target: Target) -> _CurrentRequest:
         known_decisions = journal.state.view.active_decisions
-        prepared_request = plan_given_conversation(journal, conversation, target)
+        prepared_request = plan_given_conversation(journal, conversation, self._reserve_asked_output(target))
         recovery = start_recovery(journal.state, journal.policy.settings, is_breaker_cooled=journal.is_breaker_cooled())
         request = _CurrentRequest(conversation, target, journal, prepared_request, recovery)
         self._request, self._answer_usage = request, None
@@ -167,6 +178,8 @@ class AgentHistory:
             verdict = classify_error(report)
             if not (verdict.is_overflow or is_overflow_class(error)):
                 return None
+            if verdict.kind == INPUT_PLUS_OUTPUT_KIND:
+                self._models_counting_output.add(newest_request.target.model)
 
             def plan_refused(journal: Journal) -> list[ShownMessage] | None:
                 with journal.hold_lease():
@@ -194,6 +207,9 @@ class AgentHistory:
             report.message_line, verdict.limit or 0, verdict.requested or 0, as_planned=not is_replanned
         )
         if is_replanned:
+            self._replanned_count += 1
+            if self._replanned_count > MAX_REPLANNED_REQUESTS:
+                return None
             conversation = GivenConversation(
                 self._measure([given.message for given in messages]),
                 self._collect_usages(messages),
@@ -223,7 +239,7 @@ class AgentHistory:
         Called under the lease, so that no other process can make a plan out of date.
         """
         journal, recovery = request.journal, request.recovery
-        target = request.prepared_request.target
+        target = self._reserve_asked_output(request.prepared_request.target)
         event: RecoveryEvent = refusal
         # Ends: each step that makes nothing smaller is told to the recovery, which then decides for a later one.
         while True:
@@ -244,6 +260,16 @@ class AgentHistory:
             if prepared_request is None:
                 return None
             return replace(request, prepared_request=prepared_request, recovery=recovery)
+
+    def _reserve_asked_output(self, target: Target) -> Target:
+        """Return ``target`` with all of the output asked for kept free, if its provider counts that into the window.
+
+        The limit of the answer belongs to the framework's model, so it cannot be lowered to what is left.
+        """
+        asked_output = target.limits.requested_output
+        if asked_output is None or target.model not in self._models_counting_output:
+            return target
+        return replace(target, limits=replace(target.limits, min_output=asked_output))
 
     def answer_recall(self, arguments: str | Mapping[str, Any]) -> str:
         """Return the result of the model's call of the tool ``recall``; it explains mistakes in the arguments."""
