@@ -15,7 +15,9 @@ pytest.importorskip("langchain", reason="LangChain is not installed (pip install
 
 import msgspec
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelRequest
+from langchain.agents.middleware import AgentMiddleware, ModelRequest
+from langchain.agents.structured_output import AutoStrategy, ProviderStrategy, ToolStrategy
+from langchain.chat_models import init_chat_model
 from langchain.tools import tool
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.exceptions import ContextOverflowError
@@ -23,10 +25,14 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 from pydantic import Field
 
 from holdfast.events import CompactionEnded
 from holdfast.integrations.langchain import HoldfastDeepMiddleware, HoldfastMiddleware
+from holdfast.integrations.langchain.messages import read_message
+from holdfast.integrations.langchain.middleware import _choose_target
+from holdfast.messages.parts import ToolCall
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
@@ -57,6 +63,7 @@ class StrictModel(BaseChatModel):
     """Arguments of the recall that is called in place of a step."""
     delegates: dict[int, str] = Field(default_factory=dict)
     """What a sub-agent is given to do in place of a step."""
+    subagent_name: str = "general-purpose"
     seen: list[list[Any]] = Field(default_factory=list)
     answers: list[Any] = Field(default_factory=list)
     refusals: int = 0
@@ -85,7 +92,7 @@ class StrictModel(BaseChatModel):
         elif done in self.recalls:
             answer = AIMessage("", tool_calls=[{"id": f"c{done}", "name": "recall", "args": self.recalls[done]}])
         elif done in self.delegates:
-            task = {"description": self.delegates[done], "subagent_type": "general-purpose"}
+            task = {"description": self.delegates[done], "subagent_type": self.subagent_name}
             answer = AIMessage("", tool_calls=[{"id": f"c{done}", "name": "task", "args": task}])
         else:
             call = {"id": f"c{done}", "name": "read_log", "args": {"step": done}}
@@ -334,6 +341,219 @@ def test_a_real_model_with_thinking_is_never_refused(strict_provider, name, thin
     assert len(requests) == len(script)
     assert any(isinstance(event, CompactionEnded) for event in events)
     assert sum("Let me see." in str(message.content) for message in state["messages"]) == 30
+
+
+class ExtraTool(AgentMiddleware):
+    """Gives the model a tool in a form that only LangChain or the provider knows."""
+
+    def __init__(self, extra_tool):
+        super().__init__()
+        self.extra_tool = extra_tool
+
+    def wrap_model_call(self, request, handler):
+        """Call the model with one tool more."""
+        return handler(request.override(tools=[*request.tools, self.extra_tool]))
+
+
+def count_servers(region: str) -> int:
+    """Count the servers of a region."""
+    return len(region)
+
+
+@pytest.mark.parametrize(
+    "extra_tool", [count_servers, {"google_search": {}}, {"type": "mcp_toolset", "mcp_server_name": "servers"}]
+)
+def test_a_tool_of_any_form_leaves_the_agent_protected(extra_tool, caplog):
+    """A plain function, and a provider's own tool without name or function, are measured as they are."""
+    model = StrictModel()
+    middleware = [ExtraTool(extra_tool), HoldfastMiddleware(window=30_000, store=MemoryStore())]
+    state = run_agent(create_agent(model, [read_log], middleware=middleware))
+    assert state["messages"][-1].content == "done"
+    assert model.refusals == 0
+    assert [record.message for record in caplog.records if record.name == "holdfast.integrations"] == []
+
+
+def test_tools_of_one_name_have_sizes_of_their_own():
+    """A tool that is replaced by a larger one of the same name is measured anew, and so is a format of the answer."""
+
+    def estimate(description, response_format=None):
+        tools = [tool("look", description=description)(count_servers)]
+        request = ModelRequest(
+            model=StrictModel(), messages=[], tools=tools, state={}, runtime=None, response_format=response_format
+        )
+        return middleware._estimate_setup(request)
+
+    middleware = HoldfastMiddleware(store=MemoryStore())
+    small = estimate("Look.")
+    assert estimate("Look closely. " * 500) > small + 500
+    answer = {"title": "Answer", "type": "object", "properties": {"why": {"description": "The reason. " * 500}}}
+    assert estimate("Look.", AutoStrategy(answer)) > small + 500
+    assert estimate("Look.", ToolStrategy(answer)) > small + 500
+    assert estimate("Look.", ProviderStrategy(answer)) > small + 500
+    assert estimate("Look.") == small
+
+
+def test_an_agent_with_a_tool_named_like_ours_is_told_once(caplog):
+    """LangChain keeps the agent's own ``recall``; the log says once that nothing can be read back; the run goes on."""
+
+    @tool
+    def recall(topic: str) -> str:
+        """Remember something."""
+        return topic
+
+    model = StrictModel()
+    middleware = HoldfastMiddleware(window=30_000, store=MemoryStore())
+    state = run_agent(create_agent(model, [read_log, recall], middleware=[middleware]))
+    assert state["messages"][-1].content == "done"
+    assert model.refusals == 0
+    (record,) = [record for record in caplog.records if record.name == "holdfast.integrations"]
+    assert "tool of its own called recall" in record.message
+
+
+class TimeStamp(AgentMiddleware):
+    """Puts something new before the first message that the model sees, at each call."""
+
+    calls = 0
+
+    def wrap_model_call(self, request, handler):
+        """Call the model with the number of the call."""
+        self.calls += 1
+        first = request.messages[0]
+        stamped = first.model_copy(update={"content": f"[call {self.calls}] {first.content}"})
+        return handler(request.override(messages=[stamped, *request.messages[1:]]))
+
+
+def test_a_middleware_that_edits_the_first_message_starts_no_new_conversation():
+    """A conversation is known by the state's first message: there is one in the store, and ``recall`` reads it."""
+    store = MemoryStore()
+    model = StrictModel(steps=6, recalls={5: {"search": "step 003, line 77"}})
+    middleware = [TimeStamp(), HoldfastMiddleware(window=30_000, store=store)]
+    state = run_agent(create_agent(model, [read_log], middleware=middleware))
+    (answer,) = [message for message in state["messages"] if getattr(message, "name", "") == "recall"]
+    assert "step 003" in answer.content.replace("«", "").replace("»", "").partition("\n")[2]
+    assert len(store.list_sessions()) == 1
+
+
+class AskHuman(AgentMiddleware):
+    """Asks a human before each call of the model."""
+
+    calls = 0
+
+    def wrap_model_call(self, request, handler):
+        """Ask in the words of an overflow."""
+        self.calls += 1
+        interrupt("prompt is too long: 60000 tokens > 20000 maximum")
+        return handler(request)
+
+
+def test_an_interrupt_is_no_error():
+    """What a graph raises to wait for a human goes through, whatever it says: nothing is tried again."""
+    ask = AskHuman()
+    middleware = [HoldfastMiddleware(store=MemoryStore()), ask]
+    agent = create_agent(StrictModel(), [read_log], middleware=middleware, checkpointer=InMemorySaver())
+    messages = [HumanMessage("Find out why it is slow.")]
+    for step in range(20):
+        messages.append(AIMessage("", tool_calls=[{"id": f"c{step}", "name": "read_log", "args": {"step": step}}]))
+        messages.append(ToolMessage(write_log(step), tool_call_id=f"c{step}", name="read_log"))
+    state = agent.invoke({"messages": messages}, {"configurable": {"thread_id": "one"}})
+    assert state["__interrupt__"]
+    assert ask.calls == 1
+
+
+def test_calls_with_broken_arguments_are_calls():
+    """LangChain sends a call whose arguments are no JSON, and its error: they are a call and its result, and count."""
+    broken = '{"step": "' + "x" * 30_000
+    message = AIMessage("", invalid_tool_calls=[{"id": "c1", "name": "read_log", "args": broken, "error": None}])
+    assert read_message(message).message.calls == (ToolCall("c1", "read_log", broken),)
+
+
+def test_the_model_inside_of_another_runnable_is_found():
+    """Name, window, limit of the answer and API are those of the provider's model, also with fallbacks and bound."""
+    anthropic = pytest.importorskip("langchain_anthropic", reason="langchain-anthropic is not installed")
+    model = anthropic.ChatAnthropic(model="claude-haiku-4-5", api_key="any", max_tokens=3_000)
+    by_configuration = init_chat_model(
+        "claude-haiku-4-5", model_provider="anthropic", api_key="any", max_tokens=3_000, configurable_fields=("model",)
+    )
+    wrapped_models = (model.with_fallbacks([model]), model.bind(stop=["x"]), model.with_retry(), by_configuration)
+    for wrapped in (model, *wrapped_models):
+        request = ModelRequest(model=wrapped, messages=[], tools=[], state={}, runtime=None)
+        target = _choose_target(request, None)
+        assert (target.api, target.model, target.limits.window) == ("anthropic", "claude-haiku-4-5", 200_000)
+        assert target.limits.requested_output == 3_000
+    request = ModelRequest(
+        model=model, messages=[], tools=[], state={}, runtime=None, model_settings={"max_tokens": 4_000}
+    )
+    assert _choose_target(request, 50_000).limits.requested_output == 4_000
+
+
+def test_an_answer_that_counts_into_the_window_is_kept_free(strict_provider):
+    """A provider that wants the output asked for to fit beside the prompt says so once; then it stays free."""
+    anthropic = pytest.importorskip("langchain_anthropic", reason="langchain-anthropic is not installed")
+    script = [ScriptedAnswer("", (("read_log", {"step": step}),)) for step in range(20)] + [ScriptedAnswer("done")]
+    served = strict_provider(window=24_000, script=script)
+    model = anthropic.ChatAnthropic(
+        model="claude-haiku-4-5", base_url=served.url, api_key="any", max_tokens=16_000, max_retries=0
+    )
+    middleware = HoldfastMiddleware(window=24_000, store=MemoryStore())
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    model._client.close()
+    assert "done" in str(state["messages"][-1].content)
+    assert len(served.provider.requests) == len(script) + 1
+
+
+def test_history_at_the_provider_is_not_used_once_less_is_shown(strict_provider):
+    """``use_previous_response_id`` sends only what is new, and the provider adds all from before: after a compaction
+    the reduced view is sent instead.
+    """
+    openai = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    script = [ScriptedAnswer("", (("read_log", {"step": step}),)) for step in range(20)] + [ScriptedAnswer("done")]
+    served = strict_provider(window=16_000, script=script)
+    model = openai.ChatOpenAI(
+        model="gpt-5", base_url=f"{served.url}/v1", api_key="any", max_retries=0, use_previous_response_id=True
+    )
+    middleware = HoldfastMiddleware(window=16_000, store=MemoryStore())
+    state = run_agent(create_agent(model, [read_log], middleware=[middleware]))
+    assert "done" in str(state["messages"][-1].content)
+    assert len(served.provider.requests) == len(script)
+    assert sum(b"previous_response_id" in request.body for request in served.provider.incoming_requests) > 2
+
+
+def test_a_sub_agent_of_ones_own_has_the_middleware_of_its_description():
+    """deepagents gives a described sub-agent its own summaries; with ours in its description, ours work there."""
+    deepagents = pytest.importorskip("deepagents", reason="deepagents is not installed")
+    store = MemoryStore()
+    model = StrictModel(
+        steps=60,
+        delegates={20: "Look at the other server."},
+        subagent_name="looker",
+        profile={"max_input_tokens": 30_000},
+    )
+    looker = {
+        "name": "looker",
+        "description": "Looks at servers.",
+        "system_prompt": "You look at servers.",
+        "middleware": [HoldfastDeepMiddleware(store=store)],
+    }
+    agent = deepagents.create_deep_agent(
+        model, [read_log], middleware=[HoldfastDeepMiddleware(store=store)], subagents=[looker]
+    )
+    state = run_agent(agent)
+    assert state["messages"][-1].content == "done"
+    assert model.refusals == 0
+    assert len(store.list_sessions()) == 2
+
+
+def test_a_large_first_prompt_of_a_deep_agent_can_be_recalled():
+    """deepagents shows the model a preview of a large prompt; ``recall`` finds the conversation even so."""
+    deepagents = pytest.importorskip("deepagents", reason="deepagents is not installed")
+    model = StrictModel(window=100_000, steps=3, recalls={2: {"search": "step 001, line 77"}})
+    agent = deepagents.create_deep_agent(
+        model, [read_log], middleware=[HoldfastDeepMiddleware(window=100_000, store=MemoryStore())]
+    )
+    prompt = "\n".join(f"line {line} of the prompt" for line in range(30_000))
+    state = agent.invoke({"messages": [HumanMessage(prompt)]}, {"recursion_limit": 1_000})
+    (answer,) = [message for message in state["messages"] if getattr(message, "name", "") == "recall"]
+    assert "step 001" in answer.content.replace("«", "").replace("»", "").partition("\n")[2]
 
 
 def test_two_middlewares_on_one_agent_are_refused():

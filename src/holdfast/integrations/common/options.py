@@ -25,7 +25,7 @@ StoreChoice: TypeAlias = SessionStore | str | os.PathLike[str] | None
 """A store, or the path of one; None is the one of the command line."""
 Listener: TypeAlias = Callable[[Event], None]
 """Is called with each event of ``holdfast.events``."""
-OUTPUT_LIMIT_NAMES = ("max_output_tokens", "max_completion_tokens", "max_tokens", "max_new_tokens")
+OUTPUT_LIMIT_NAMES = ("max_output_tokens", "max_completion_tokens", "max_tokens", "max_new_tokens", "num_predict")
 """What the APIs and the frameworks call the most tokens that an answer may have."""
 _LOG = logging.getLogger("holdfast.integrations")
 

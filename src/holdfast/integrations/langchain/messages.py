@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.tool import default_tool_parser
 from msgspec import Raw
 
 from holdfast.hosts.given_conversation import ShownMessage
@@ -35,6 +36,10 @@ def read_message(message: BaseMessage) -> GivenMessage:
         return GivenMessage(Message(_get_role(message), tuple(parts)))
     for call in message.tool_calls:
         parts.append(ToolCall(call["id"] or "", call["name"], json.dumps(call["args"], default=str)))
+    # LangChain sends these too, and answers each with an error.
+    for invalid_call in message.invalid_tool_calls:
+        arguments = invalid_call["args"] or ""
+        parts.append(ToolCall(invalid_call["id"] or "", invalid_call["name"] or "", arguments))
     return GivenMessage(Message("assistant", tuple(parts)), _read_usage(message))
 
 
@@ -87,20 +92,40 @@ def _read_usage(message: AIMessage) -> Usage | None:
     )
 
 
-def write_view(originals: Sequence[AnyMessage], shown_messages: Sequence[ShownMessage]) -> list[AnyMessage]:
-    """Return what a request shows of ``originals``: LangChain's own messages wherever nothing is left out."""
+def write_view(
+    originals: Sequence[AnyMessage], given_messages: Sequence[GivenMessage], shown_messages: Sequence[ShownMessage]
+) -> list[AnyMessage]:
+    """Return what a request shows of ``originals``: LangChain's own messages wherever nothing is left out.
+
+    ``given_messages`` are the same messages in our terms.
+    """
     messages: list[AnyMessage] = []
     for shown in shown_messages:
         if shown.index is None:
             messages += _write_new_message(shown.message)
         else:
-            messages.append(_write_own_message(originals[shown.index], shown.message))
+            given = given_messages[shown.index].message
+            messages.append(_write_own_message(originals[shown.index], given, shown.message))
     return messages
 
 
-def _write_own_message(original: AnyMessage, shown: Message) -> AnyMessage:
-    """Return ``original`` with the texts that ``shown`` has in place of its own; itself if there are none."""
-    given = read_message(original).message
+def forget_response_ids(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return ``messages`` without the ids by which a provider would add what it has of the conversation itself."""
+    plain_messages: list[AnyMessage] = []
+    for message in messages:
+        if isinstance(message, AIMessage) and "id" in message.response_metadata:
+            metadata = {name: value for name, value in message.response_metadata.items() if name != "id"}
+            plain_messages.append(message.model_copy(update={"response_metadata": metadata}))
+        else:
+            plain_messages.append(message)
+    return plain_messages
+
+
+def _write_own_message(original: AnyMessage, given: Message, shown: Message) -> AnyMessage:
+    """Return ``original``, which is ``given`` in our terms, with the texts that ``shown`` has in place of its own.
+
+    The original itself if there are none.
+    """
     if shown == given:
         return original
     blocks = _list_blocks(original)
@@ -137,8 +162,11 @@ def _has_typed_blocks(blocks: Sequence[Any]) -> bool:
 def _write_new_message(message: Message) -> list[AnyMessage]:
     """Return a message that LangChain does not have: an extract, or what takes the place of older messages."""
     if message.role == "assistant":
-        calls = [{"id": call.id, "name": call.name, "args": json.loads(call.arguments)} for call in message.calls]
-        return [AIMessage(content=message.text, tool_calls=calls)]
+        raw_calls = []
+        for call in message.calls:
+            raw_calls.append({"id": call.id, "function": {"name": call.name, "arguments": call.arguments}})
+        calls, invalid_calls = default_tool_parser(raw_calls)
+        return [AIMessage(content=message.text, tool_calls=calls, invalid_tool_calls=invalid_calls)]
     messages: list[AnyMessage] = []
     for result in message.results:
         messages.append(ToolMessage(content=get_result_text(result), tool_call_id=result.call_id, name=result.name))

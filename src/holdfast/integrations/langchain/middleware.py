@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from operator import is_
 from typing import Annotated, Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain.agents.structured_output import AutoStrategy, ToolStrategy
 from langchain.tools import InjectedState, tool
 from langchain_core.callbacks import dispatch_custom_event
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphBubbleUp
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
+from holdfast.errors import ConfigError
 from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
-from holdfast.integrations.common.agent_history import AgentHistory
+from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
 from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
@@ -29,13 +34,22 @@ from holdfast.integrations.common.options import (
     find_output_limit,
     make_conversation_key,
 )
-from holdfast.integrations.langchain.messages import read_message, write_view
+from holdfast.integrations.langchain.messages import forget_response_ids, read_message, write_view
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
 from holdfast.state.target import Target
 
-APIS_BY_CLASS = {"ChatAnthropic": "anthropic", "ChatGoogleGenerativeAI": "gemini"}
+APIS_BY_CLASS = {
+    "ChatAnthropic": "anthropic",
+    "ChatAnthropicVertex": "anthropic",
+    "ChatBedrock": "anthropic",
+    "ChatBedrockConverse": "anthropic",
+    "ChatGoogleGenerativeAI": "gemini",
+    "ChatVertexAI": "gemini",
+}
 """The API of a model, by the name of its class; of any other it is Chat Completions."""
+MODEL_NAME_FIELDS = ("model_name", "model", "model_id", "deployment_name")
+"""Where the classes of the providers have the name of the model."""
 CUSTOM_EVENT_NAME = "holdfast"
 """The name of our events among the custom ones of LangChain's callbacks."""
 
@@ -60,7 +74,8 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         super().__init__()
         self._window = window
         self._histories = AgentHistories(store, policy, listener, tell_framework=_dispatch_event)
-        self._setup_tokens: dict[str, int] = {}
+        self._measured_definitions: dict[int, tuple[Any, int]] = {}
+        """The tools of the last request and its format of the answer, by their identity, with their sizes in tokens."""
         self.tools = [self._make_recall_tool()]
 
     def wrap_model_call(
@@ -71,6 +86,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         while True:
             try:
                 return handler(planned.request)
+            except GraphBubbleUp:
+                # No error: somebody asks a human, or goes on elsewhere in the graph.
+                raise
             except Exception as error:
                 smaller = self._plan_smaller(planned, error)
                 if smaller is None:
@@ -85,6 +103,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         while True:
             try:
                 return await handler(planned.request)
+            except GraphBubbleUp:
+                # No error: somebody asks a human, or goes on elsewhere in the graph.
+                raise
             except Exception as error:
                 smaller = await asyncio.to_thread(self._plan_smaller, planned, error)
                 if smaller is None:
@@ -97,39 +118,57 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
 
     def _plan(self, request: ModelRequest[Any]) -> _PlannedCall:
         """Return the call with what the model is shown; the whole history if Holdfast cannot help."""
-        unplanned = _PlannedCall(request, request, None)
+        unplanned = _PlannedCall(request, request, (), None)
         if not request.messages:
             return unplanned
         with self._histories.keep_agent_running():
-            history = self.get_history(request.messages, _find_thread_id())
-            given_messages = [read_message(message) for message in request.messages]
+            self._check_recall_tool(request)
+            # Named by the messages of the state, as ``recall`` sees them: a middleware around this one may show others.
+            history = self.get_history(
+                request.state.get("messages") or request.messages, _get_thread_id(_find_config())
+            )
+            given_messages = tuple([read_message(message) for message in request.messages])
             target = _choose_target(request, self._window)
             shown_messages = history.plan(given_messages, target, self._estimate_setup(request))
-            return _PlannedCall(request, _show_messages(request, shown_messages), history)
+            shown_request = _show_messages(request, given_messages, shown_messages)
+            return _PlannedCall(request, shown_request, given_messages, history)
         return unplanned
 
     def _plan_smaller(self, planned: _PlannedCall, error: Exception) -> _PlannedCall | None:
         """Return the call with less after ``error``, or None if that is no overflow or nothing is left to try."""
-        original, _, history = planned
+        original, _, given_messages, history = planned
         if history is None:
             return None
         with self._histories.keep_agent_running():
-            given_messages = [read_message(message) for message in original.messages]
             shown_messages = history.plan_smaller(error, given_messages)
             if shown_messages is not None:
-                return _PlannedCall(original, _show_messages(original, shown_messages), history)
+                shown_request = _show_messages(original, given_messages, shown_messages)
+                return _PlannedCall(original, shown_request, given_messages, history)
         return None
 
-    def _estimate_setup(self, request: ModelRequest[Any]) -> int:
-        """Return the tokens of the system prompt and the tools."""
-        tokens = estimate_text_tokens(request.system_prompt or "")
+    def _check_recall_tool(self, request: ModelRequest[Any]) -> None:
+        """Say once if the agent has a tool of its own with the name of ours: LangChain keeps that one."""
         for model_tool in request.tools:
-            name = str(model_tool.get("name", model_tool)) if isinstance(model_tool, dict) else model_tool.name
-            if name not in self._setup_tokens:
-                definition = convert_to_openai_tool(model_tool)
-                self._setup_tokens[name] = estimate_text_tokens(json.dumps(definition, default=str))
-            tokens += self._setup_tokens[name]
-        return tokens
+            if getattr(model_tool, "name", "") == RECALL_TOOL_NAME and model_tool is not self.tools[0]:
+                name_taken = (
+                    f"the agent has a tool of its own called {RECALL_TOOL_NAME}, so the model cannot read back what it "
+                    "is not shown; give that tool another name"
+                )
+                self._histories.warn_once(ConfigError(name_taken))
+
+    def _estimate_setup(self, request: ModelRequest[Any]) -> int:
+        """Return the tokens of the system prompt, the tools and the format of the answer."""
+        definitions = [*request.tools]
+        if request.response_format is not None:
+            definitions.append(request.response_format)
+        known = self._measured_definitions
+        measured: dict[int, tuple[Any, int]] = {}
+        for definition in definitions:
+            # The definition itself is kept beside its size, so that no other one can have its identity.
+            entry = known.get(id(definition))
+            measured[id(definition)] = entry or (definition, _estimate_definition(definition))
+        self._measured_definitions = measured
+        return estimate_text_tokens(request.system_prompt or "") + sum(tokens for _, tokens in measured.values())
 
     def _make_recall_tool(self) -> Any:
         """Return the tool that reads back what the model is not shown any more."""
@@ -151,9 +190,10 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
 
 
 class HoldfastDeepMiddleware(HoldfastMiddleware):
-    """The same for agents of deepagents: it takes the place of deepagents' own summaries, also in its sub-agents.
+    """The same for agents of deepagents: it takes the place of deepagents' own summaries.
 
-    Those are made of the whole history before any other middleware is called: beside them ours would come too late.
+    Those are made of the whole history before any other middleware is called: beside them ours would come too late. The
+    general-purpose sub-agent and forks inherit it; other sub-agents need one in their description.
     """
 
     @property
@@ -167,6 +207,8 @@ class _PlannedCall(NamedTuple):
 
     original: ModelRequest[Any]
     request: ModelRequest[Any]
+    given_messages: tuple[GivenMessage, ...]
+    """The messages of ``original`` in our terms."""
     history: AgentHistory | None
     """None if Holdfast has no part in it."""
 
@@ -180,15 +222,14 @@ def _dispatch_event(event: Event) -> None:
         return
 
 
-def _find_thread_id() -> str:
-    """Return the name of the agent's thread, or ``""`` if it has none."""
+def _find_config() -> RunnableConfig:
+    """Return the configuration of the run; an empty one if no graph called us."""
     from langgraph.config import get_config
 
     try:
-        return _get_thread_id(get_config())
+        return get_config()
     except RuntimeError:
-        # Not called by a graph.
-        return ""
+        return {}
 
 
 def _get_thread_id(config: RunnableConfig) -> str:
@@ -209,18 +250,67 @@ def _make_key(messages: Sequence[BaseMessage], thread_id: str) -> str:
     return make_conversation_key("langchain", run, content)
 
 
-def _show_messages(request: ModelRequest[Any], shown_messages: Sequence[ShownMessage]) -> ModelRequest[Any]:
+def _show_messages(
+    request: ModelRequest[Any], given_messages: Sequence[GivenMessage], shown_messages: Sequence[ShownMessage]
+) -> ModelRequest[Any]:
     """Return ``request`` with what is shown of its messages."""
-    return request.override(messages=write_view(request.messages, shown_messages))
+    messages = write_view(request.messages, given_messages, shown_messages)
+    has_same_count = len(messages) == len(request.messages)
+    is_whole = has_same_count and all(map(is_, messages, request.messages))
+    if not is_whole and getattr(_unwrap_model(request.model), "use_previous_response_id", False):
+        # The model would send only what follows its last answer, and the provider add all that it has from before.
+        messages = forget_response_ids(messages)
+    return request.override(messages=messages)
+
+
+def _estimate_definition(definition: Any) -> int:
+    """Return the tokens of a tool, or of a format of the answer."""
+    try:
+        if isinstance(definition, AutoStrategy):
+            definition = ToolStrategy(definition.schema)
+        specs = getattr(definition, "schema_specs", None) or [getattr(definition, "schema_spec", None)]
+        if specs[0] is not None:
+            described: Any = [spec.json_schema for spec in specs]
+        elif isinstance(definition, dict):
+            # A provider's own tool may have any shape.
+            described = definition
+        else:
+            described = convert_to_openai_tool(definition)
+        return estimate_text_tokens(json.dumps(described, default=str))
+    except Exception:  # noqa: BLE001 -- a tool that we cannot read is no reason to leave the history as it is
+        return estimate_text_tokens(repr(definition))
 
 
 def _choose_target(request: ModelRequest[Any], window: int | None) -> Target:
-    model = request.model
-    api = find_api(model, APIS_BY_CLASS)
-    # Each provider's class has one of the two.
-    name = getattr(model, "model_name", "") or getattr(model, "model", "")
-    if window is None and model.profile is not None:
-        window = model.profile.get("max_input_tokens")
+    model = _unwrap_model(request.model)
+    profile = getattr(model, "profile", None)
+    if window is None and profile is not None:
+        window = profile.get("max_input_tokens")
     # The options of this call, which a middleware may have set, win over those of the model.
     asked_output = find_output_limit(request.model_settings, model)
-    return get_target(api, str(name), window=window, asked_output=asked_output)
+    return get_target(find_api(model, APIS_BY_CLASS), _find_model_name(model), window=window, asked_output=asked_output)
+
+
+def _unwrap_model(model: Any) -> Any:
+    """Return the provider's model in ``model``.
+
+    That may be one with fallbacks, one whose settings are bound, or one that the configuration of the run chooses.
+    """
+    while not isinstance(model, BaseChatModel):
+        if type(model).__name__ == "_ConfigurableModel":
+            # From ``init_chat_model`` with configurable fields.
+            inner_model = model._model(_find_config())  # noqa: SLF001 -- there is no public way to ask it
+        else:
+            inner_model = getattr(model, "runnable", None) or getattr(model, "bound", None)
+        if inner_model is None:
+            return model
+        model = inner_model
+    return model
+
+
+def _find_model_name(model: Any) -> str:
+    for field in MODEL_NAME_FIELDS:
+        name = getattr(model, field, None)
+        if isinstance(name, str) and name:
+            return name
+    return ""
