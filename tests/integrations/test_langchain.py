@@ -28,6 +28,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 from pydantic import Field
 
+from holdfast.errors import ConfigError
 from holdfast.events import CompactionEnded
 from holdfast.integrations.langchain import HoldfastDeepMiddleware, HoldfastMiddleware
 from holdfast.integrations.langchain.messages import read_message
@@ -554,6 +555,14 @@ def test_a_large_first_prompt_of_a_deep_agent_can_be_recalled():
     state = agent.invoke({"messages": [HumanMessage(prompt)]}, {"recursion_limit": 1_000})
     (answer,) = [message for message in state["messages"] if getattr(message, "name", "") == "recall"]
     assert "step 001" in answer.content.replace("«", "").replace("»", "").partition("\n")[2]
+
+
+@pytest.mark.parametrize("wrong", [{"window": "200k"}, {"window": 0}, {"policy": "pi"}, {"listener": "print"}])
+def test_an_argument_of_another_type_is_refused_at_once(wrong):
+    """A mistake is an error where it is made: later the agent would go on, but without any help."""
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=name):
+        HoldfastMiddleware(**wrong)
 
 
 def test_two_middlewares_on_one_agent_are_refused():

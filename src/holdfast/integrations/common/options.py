@@ -11,7 +11,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, TypeAlias
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, raise_if_wrong_type
 from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.planning.pipeline import Policy
@@ -47,6 +47,10 @@ class AgentHistories:
         listener: Listener | None = None,
         tell_framework: Listener | None = None,
     ) -> None:
+        """Raise ``ConfigError`` for a policy or a listener of another type: later it would cost the agent our help."""
+        raise_if_wrong_type(ConfigError, policy=(policy, Policy))
+        if listener is not None and not callable(listener):
+            raise ConfigError(f"listener is of type {type(listener).__name__}; give a function, or None")
         self._store = store
         self._policy = policy
         self._listener = listener

@@ -22,7 +22,7 @@ from langgraph.errors import GraphBubbleUp
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
@@ -60,7 +60,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
     ``window`` is the window in tokens, by default that of the model's profile, else of Holdfast's catalogue. ``store``
     is a store or the path of one, by default the one of the command line (``:memory:`` for none on disk). ``listener``
     is called with the events of ``holdfast.events``; callback handlers of LangChain get them too, as the custom event
-    ``holdfast`` of the run that calls the model.
+    ``holdfast`` of the run that calls the model. Raises ``ConfigError`` for arguments of other types.
     """
 
     def __init__(
@@ -72,6 +72,9 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         listener: Listener | None = None,
     ) -> None:
         super().__init__()
+        raise_if_wrong_type(ConfigError, window=(window, int | None))
+        if window is not None and window < 1:
+            raise ConfigError(f"window is {window} tokens; give 1 or more, or None for what is known of the model")
         self._window = window
         self._histories = AgentHistories(store, policy, listener, tell_framework=_dispatch_event)
         self._measured_definitions: dict[int, tuple[Any, int]] = {}
