@@ -180,7 +180,7 @@ def test_output_that_counts_into_the_window_is_kept_free_from_then_on():
     history.plan(messages, target)
     usable_before = history.report().usable_tokens
     text = "input length and `max_tokens` exceed context limit: 9000 + 16000 > 24000, decrease input length"
-    assert history.plan_smaller(ErrorReport(400, message=text, body={"error": {"message": text}})) is not None
+    assert history.plan_smaller(ErrorReport(400, message=text, body={"error": {"message": text}}), messages) is not None
     history.plan(messages, target)
     assert history.report().usable_tokens <= 8_000 < usable_before
     for other_target in other_targets:
