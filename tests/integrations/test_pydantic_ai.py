@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import runpy
@@ -12,9 +13,18 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="Pydantic AI is not installed (pip install 'holdfast[pydantic-ai]')")
 
-from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, CachePoint, ModelRetry, PydanticAIDeprecationWarning, Tool, ToolReturn
-from pydantic_ai.capabilities import AbstractCapability, Capability
+from pydantic import BaseModel, create_model
+from pydantic_ai import (
+    Agent,
+    BinaryContent,
+    CachePoint,
+    ModelRetry,
+    NativeOutput,
+    PydanticAIDeprecationWarning,
+    Tool,
+    ToolReturn,
+)
+from pydantic_ai.capabilities import AbstractCapability, Capability, ModelFallback
 from pydantic_ai.exceptions import (
     FallbackExceptionGroup,
     ModelContextWindowExceededError,
@@ -37,10 +47,12 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage, UsageLimits
 
 from holdfast.events import CompactionEnded
 from holdfast.integrations.pydantic_ai import HoldfastCapability
+from holdfast.integrations.pydantic_ai.capability import _choose_target
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.extract.previous_summary import is_extract
 from holdfast.store.memory import MemoryStore
@@ -237,6 +249,55 @@ def test_overflow_of_all_models_of_a_fallback_is_recovered():
     assert first.refusals >= 1
 
 
+def test_overflow_of_the_last_model_to_fall_back_on_is_recovered():
+    """``ModelFallback`` takes a refused request to the next model. The last one's is made again with less there."""
+    first, second = StrictModel(steps=20, window=9_000), StrictModel(steps=20, window=12_000)
+
+    def answer_second(messages, info):
+        second.done = first.done
+        response = second.answer(messages, info)
+        first.done = second.done
+        return response
+
+    fallback = ModelFallback(FunctionModel(answer_second, model_name="second"))
+    holdfast = HoldfastCapability(window=200_000, store=MemoryStore())
+    agent = Agent(first.model, tools=[read_log], capabilities=[fallback, holdfast])
+    assert run_in("sync", agent)[-1].parts[-1].content == "done"
+    assert [first.refusals >= 1, second.refusals >= 1] == [True, True]
+
+
+def test_a_model_that_fails_after_an_overflow_of_another_is_asked_once():
+    """The group of ``ModelFallback`` has the overflow of a model that was tried earlier: no reason to ask the last one,
+    which failed otherwise, again.
+    """
+    requests = []
+
+    def fail(_messages, _info):
+        requests.append(1)
+        raise ModelHTTPError(503, "second", {"error": {"message": "overloaded"}})
+
+    fallback = ModelFallback(FunctionModel(fail, model_name="second"))
+    holdfast = HoldfastCapability(window=200_000, store=MemoryStore())
+    agent = Agent(StrictModel(window=12_000).model, tools=[read_log], capabilities=[fallback, holdfast])
+    with pytest.raises(FallbackExceptionGroup):
+        run_in("sync", agent)
+    assert len(requests) == 1
+
+
+def test_models_inside_of_others_are_known():
+    """Models that only wrap others, and the candidates of a ``FallbackModel`` in them, are taken for what they are:
+    their API, and the answer that their own settings ask for.
+    """
+    small = make_anthropic("http://localhost")
+    large = make_openai_responses("http://localhost")
+    targets = [
+        _choose_target(model, None, None) for model in (WrapperModel(large), WrapperModel(FallbackModel(large, small)))
+    ]
+    assert [target.api for target in targets] == ["openai-responses", "anthropic"]
+    assert targets[1].limits.requested_output == 2_000
+    assert _choose_target(small, None, {"max_tokens": 500}).limits.requested_output == 500
+
+
 @pytest.mark.parametrize("is_group", [False, True])
 def test_another_error_is_the_agents(is_group):
     """An error that is no overflow reaches the caller as it is, after one request."""
@@ -323,6 +384,29 @@ def test_runs_at_the_same_time_do_not_mix():
         assert all(f"{PROMPT} {number}" in repr(views) for views in stricts[number].views)
 
 
+def test_runs_from_one_history_do_not_mix():
+    """Three runs that go on from one history are one conversation at first. All are refused at the same time, and each
+    is made again with its own question.
+    """
+    history = run_in("async", make_agent(StrictModel(steps=8, window=200_000), window=200_000))
+    stricts = [StrictModel(steps=20, window=12_000) for _ in range(3)]
+    agent = make_agent(stricts[0], window=200_000)
+
+    async def run_all():
+        runs = [
+            agent.run(f"Question {number}", model=strict.model, message_history=history, usage_limits=NO_LIMITS)
+            for number, strict in enumerate(stricts)
+        ]
+        return await asyncio.gather(*runs)
+
+    for number, result in enumerate(asyncio.run(run_all())):
+        strict = stricts[number]
+        assert strict.refusals >= 1
+        assert result.output == "done"
+        asked = [set(re.findall(r"Question \d", repr(views))) for views in strict.views]
+        assert asked == [{f"Question {number}"}] * len(asked)
+
+
 def test_sub_agents_and_hand_offs_are_conversations_of_their_own():
     """An agent called by a tool, also under the id of its parent, has its own session; the caller's goes on."""
     store = MemoryStore()
@@ -391,6 +475,23 @@ def test_content_that_is_not_text_stays_as_it_is():
     assert result.all_messages()[2].parts[0].content == ["x " * 60_000, PIXEL, {"size": 1}]
 
 
+def test_parts_that_look_alike_stay_in_their_order():
+    """Two pictures with one name and of one size, beside a text that is shortened, are shown each in its place."""
+    pictures = [BinaryContent(bytes([number]) * 48, media_type="image/png", identifier="scan") for number in (1, 2)]
+    seen = []
+
+    def answer(messages, _info):
+        seen.append(messages)
+        return ModelResponse([ToolCallPart("scan", {}, "s") if len(seen) == 1 else TextPart("done")])
+
+    agent = Agent(FunctionModel(answer), capabilities=[HoldfastCapability(window=200_000, store=MemoryStore())])
+    agent.tool_plain(lambda: [pictures[0], "x " * 60_000, pictures[1]], name="scan")
+    agent.run_sync([pictures[0], "Look closely. " * 40_000, pictures[1]])
+    for content in (seen[1][0].parts[0].content, seen[1][2].parts[0].content):
+        assert [item.data for item in content if item in pictures] == [picture.data for picture in pictures]
+        assert [item[:22] for item in content if isinstance(item, str)] == ["<persisted_tool_result"]
+
+
 class Cause(BaseModel):
     cause: str
 
@@ -451,6 +552,34 @@ def test_instructions_that_change_survive_a_compaction():
     assert strict.refusals == 0
 
 
+def test_system_prompts_that_change_survive_a_compaction():
+    """The change of an ``on_change="append"`` system prompt is in an old request: its last value is still in the system
+    prompt of the view, after the first. A prompt for one request is not repeated by an extract.
+    """
+    strict = StrictModel(steps=4)
+    agent = make_agent(strict)
+    modes = ["careful", "loud", "quick"]
+
+    @agent.system_prompt(dynamic=True, on_change="append")
+    def tell_mode():
+        return f"Work in {modes[0]} mode."
+
+    history = None
+    for turn in range(15):
+        strict.done = 0
+        budget = SystemPromptPart(f"Budget: {turn} requests.", scope="request")
+        past = None if history is None else [*history, ModelRequest([budget])]
+        history = run_in("sync", agent, message_history=past)
+        modes = modes[1:] or modes
+    shown = strict.seen[-5]
+    assert is_extract(shown[0].parts[2].content)
+    stated = [part.content for part in shown[0].parts if isinstance(part, SystemPromptPart)]
+    assert ["careful" in stated[0], "quick" in stated[-1], len(stated)] == [True, True, 2]
+    assert [turn for turn in range(14) if f"Budget: {turn} " in repr(shown)] == []
+    assert "Budget: 14 " in repr(shown)
+    assert strict.refusals == 0
+
+
 def test_a_request_with_a_preview_has_each_record_once():
     """What Pydantic AI records in a request is no words of the user: it stays where it is, once."""
     seen = []
@@ -504,6 +633,47 @@ def test_tools_that_the_model_has_found_stay(way):
     assert is_extract(strict.seen[-1][0].parts[-1].content)
     assert ["rare_tool" in names for names in strict.tool_names] == [False] * 2 + [True] * 29
     assert ("Obey." in repr(strict.seen[-1])) == (way == "load")
+
+
+def make_described_tool(name, words):
+    """Return a tool that its description makes large."""
+    return Tool(rare_tool, name=name, description="It does something. " * words)
+
+
+def test_tools_that_are_not_shown_take_no_room():
+    """Hundreds of tools that the model would have to search for are not counted: the conversation has its window."""
+    hidden_tools = [make_described_tool(f"rare_{number}", 30) for number in range(400)]
+    for tool in hidden_tools:
+        tool.defer_loading = True
+    strict = StrictModel()
+    capability = HoldfastCapability(window=30_000, store=MemoryStore())
+    messages = run_in("sync", Agent(strict.model, tools=[read_log, *hidden_tools], capabilities=[capability]))
+    assert strict.refusals == 0
+    assert capability.get_history(messages).report().setup_tokens < 1_000
+
+
+def test_tools_of_one_name_are_counted_for_each_agent():
+    """One capability on two agents: that the other has a small tool of the same name does not hide a large one."""
+    capability = HoldfastCapability(window=30_000, store=MemoryStore())
+    setup_tokens = []
+    for words in (1, 1_000):
+        tool = make_described_tool("look", words)
+        messages = run_in("sync", Agent(StrictModel(steps=0).model, tools=[tool], capabilities=[capability]))
+        setup_tokens.append(capability.get_history(messages).report().setup_tokens)
+    assert setup_tokens[1] > setup_tokens[0] + 2_000
+
+
+def test_the_schema_of_a_native_output_is_counted():
+    """A schema that goes with the request as its output format takes room like that of a tool."""
+    fields = {f"field_{number}": (str, ...) for number in range(200)}
+    setup_tokens = []
+    for output_type in (str, NativeOutput(create_model("Wide", **fields))):
+        values = json.dumps(dict.fromkeys(fields, "x"))
+        model = FunctionModel(lambda _messages, _info, values=values: ModelResponse([TextPart(values)]))
+        capability = HoldfastCapability(window=30_000, store=MemoryStore())
+        messages = run_in("sync", Agent(model, output_type=output_type, capabilities=[capability]))
+        setup_tokens.append(capability.get_history(messages).report().setup_tokens)
+    assert setup_tokens[1] > setup_tokens[0] + 2_000
 
 
 def test_usage_of_answers_is_passed_on():
@@ -570,6 +740,41 @@ def test_two_capabilities_on_one_agent_are_one():
     run_in("sync", agent)
     assert [len(store.list_sessions()) for store in stores] == [0, 1]
     assert strict.tool_names[0].count("recall") == 1
+
+
+def test_an_agents_own_tool_recall_stays(caplog):
+    """Pydantic AI ends a run with two tools of one name: the agent's stays, and one line of the log says so."""
+    strict = StrictModel(recalls={1: {"topic": "disks"}})
+    agent = make_agent(strict)
+
+    @agent.tool_plain
+    def recall(topic: str) -> str:
+        return f"I remember {topic}."
+
+    for _ in range(2):
+        strict.done = 0
+        messages = run_in("sync", agent)
+        assert list_results(messages, "recall") == ["I remember disks."]
+    assert strict.refusals == 0
+    records = [record.message for record in caplog.records if record.name == "holdfast.integrations"]
+    assert len(records) == 1
+    assert "a tool of its own called recall" in records[0]
+
+
+class ForgetfulStore(MemoryStore):
+    """A store that fails with something that is no error of ours when a text is looked for."""
+
+    def search_session(self, *_args, **_kwargs):
+        raise OSError(5, "Input/output error")
+
+
+def test_a_recall_that_fails_does_not_stop_the_agent(caplog):
+    """Whatever goes wrong while a text is read back, the model gets an answer, and the run goes on."""
+    strict = StrictModel(steps=5, recalls={3: {"search": "step 001"}})
+    messages = run_in("sync", make_agent(strict, store=ForgetfulStore()))
+    assert messages[-1].parts[-1].content == "done"
+    assert list_results(messages, "recall") == ["The text could not be read back. Go on without it."]
+    assert "Input/output error" in caplog.text
 
 
 def test_an_agent_without_a_prompt_runs():

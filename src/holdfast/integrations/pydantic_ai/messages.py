@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import pydantic_core
 from msgspec import Raw
@@ -44,6 +44,7 @@ from pydantic_ai.messages import (
 
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import GivenMessage
+from holdfast.integrations.common.parts import match_kept_parts
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Opaque, Part, ProviderSignature, Text, Thinking, ToolCall, ToolResult
 from holdfast.state.entries import Usage
@@ -57,6 +58,9 @@ RECORD_TYPES = (
 )
 """Parts in which Pydantic AI keeps its own books: it adds them to a request after we have seen it, and needs
 them in every request that follows."""
+
+
+ModelMessagePart: TypeAlias = ModelRequestPart | ModelResponsePart
 
 
 class _Group(NamedTuple):
@@ -86,7 +90,7 @@ def read_history(messages: Sequence[ModelMessage]) -> GivenHistory:
     """Return the messages in our terms; those of a request may be several."""
     system_parts: list[SystemPromptPart] = []
     if messages and isinstance(messages[0], ModelRequest):
-        system_parts += takewhile(lambda part: isinstance(part, SystemPromptPart), messages[0].parts)  # type: ignore[arg-type]
+        system_parts += takewhile(_is_standing_prompt, messages[0].parts)
     groups: list[_Group] = []
     for index, message in enumerate(messages):
         if isinstance(message, ModelResponse):
@@ -96,9 +100,23 @@ def read_history(messages: Sequence[ModelMessage]) -> GivenHistory:
     return GivenHistory(groups, system_parts, Counter([group.message_index for group in groups]))
 
 
+def _is_standing_prompt(part: ModelMessagePart) -> TypeGuard[SystemPromptPart]:
+    return isinstance(part, SystemPromptPart) and not _is_record(part)
+
+
+def _is_record(part: ModelMessagePart) -> bool:
+    """Return whether Pydantic AI alone decides what becomes of a part.
+
+    A system prompt for one request is one: the model is not shown it again, so no extract may repeat it.
+    """
+    if isinstance(part, SystemPromptPart):
+        return bool(part.scope == "request")
+    return isinstance(part, RECORD_TYPES)
+
+
 def _read_request(message_index: int, parts: Sequence[ModelRequestPart]) -> list[_Group]:
     """Return the messages of a request: its tool results, then what the user and the framework say, in order."""
-    spoken_parts = [part for part in parts if not isinstance(part, RECORD_TYPES)]
+    spoken_parts = [part for part in parts if not _is_record(part)]
     result_parts = [part for part in spoken_parts if _is_result(part)]
     other_parts = [part for part in spoken_parts if not _is_result(part)]
     groups: list[_Group] = []
@@ -201,8 +219,11 @@ def write_history(
             shown_indexes.add(message_index)
             messages.append(_write_own_message(whole[message_index], message_index, given_history, list(run)))
     system_parts = [] if 0 in shown_indexes else given_history.system_parts
-    left_out = [message for index, message in enumerate(whole) if index not in shown_indexes]
-    return _put_first(messages, [*system_parts, *_list_lasting_records(left_out)])
+    left_out_parts: list[ModelMessagePart] = []
+    for index, message in enumerate(whole):
+        if index not in shown_indexes:
+            left_out_parts += message.parts[len(given_history.system_parts) :] if index == 0 else message.parts
+    return _put_first(messages, system_parts, _list_lasting_records(left_out_parts))
 
 
 def _find_message_index(given_history: GivenHistory, shown: ShownMessage) -> int | None:
@@ -210,19 +231,25 @@ def _find_message_index(given_history: GivenHistory, shown: ShownMessage) -> int
 
 
 def _list_records(request: ModelRequest) -> list[ModelRequestPart]:
-    return [part for part in request.parts if isinstance(part, RECORD_TYPES)]
+    return [part for part in request.parts if _is_record(part)]
 
 
-def _list_lasting_records(left_out: Sequence[ModelMessage]) -> list[ModelRequestPart]:
-    """Return what Pydantic AI must still find in a request without these messages, so that no tool and no instruction
-    is lost: its records, and one for each tool that was found by a search and each capability that was loaded.
+def _list_lasting_records(left_out_parts: Sequence[ModelMessagePart]) -> list[ModelRequestPart]:
+    """Return what Pydantic AI must still find in a request without these parts, so that no tool and no instruction is
+    lost: its records, one for each tool that was found by a search and each capability that was loaded, and what has
+    become of system prompts that change.
     """
     records: list[ModelRequestPart] = []
     changes: dict[object, InstructionDeltaPart] = {}
     """The last change of each instruction; those before it are no longer true."""
+    statements: dict[str, SystemPromptPart] = {}
+    """The last statement of each system prompt whose changes are appended."""
     id_by_call: dict[str, str] = {}
-    for part in [part for message in left_out for part in message.parts]:
-        if isinstance(part, InstructionDeltaPart):
+    for part in left_out_parts:
+        if isinstance(part, SystemPromptPart):
+            if part.context_id and part.scope == "conversation":
+                statements[part.context_id] = part
+        elif isinstance(part, InstructionDeltaPart):
             changes[part.id] = part
         elif isinstance(part, RECORD_TYPES):
             records.append(part)
@@ -233,16 +260,21 @@ def _list_lasting_records(left_out: Sequence[ModelMessage]) -> list[ModelRequest
             id_by_call[part.tool_call_id] = part.capability_id
         elif isinstance(part, LoadCapabilityReturnPart) and part.tool_call_id in id_by_call:
             records.append(CapabilityLoadDeltaPart(loaded=[id_by_call[part.tool_call_id]]))
-    return [*records, *changes.values()]
+    return [*statements.values(), *records, *changes.values()]
 
 
-def _put_first(messages: list[ModelMessage], parts: list[ModelRequestPart]) -> list[ModelMessage]:
-    """Return ``messages`` with ``parts`` at their beginning."""
-    if not parts:
+def _put_first(
+    messages: list[ModelMessage], system_parts: Sequence[SystemPromptPart], records: Sequence[ModelRequestPart]
+) -> list[ModelMessage]:
+    """Return ``messages`` with ``system_parts`` at their beginning, and ``records`` after the system prompt."""
+    if not system_parts and not records:
         return messages
     if messages and isinstance(messages[0], ModelRequest):
-        return [replace(messages[0], parts=[*parts, *messages[0].parts]), *messages[1:]]
-    return [ModelRequest(parts=parts), *messages]
+        own_parts = messages[0].parts
+        own_system_parts = list(takewhile(_is_standing_prompt, own_parts))
+        parts = [*system_parts, *own_system_parts, *records, *own_parts[len(own_system_parts) :]]
+        return [replace(messages[0], parts=parts), *messages[1:]]
+    return [ModelRequest(parts=[*system_parts, *records]), *messages]
 
 
 def _write_own_message(
@@ -275,19 +307,17 @@ def _write_results(group: _Group, shown: Message) -> list[ModelRequestPart]:
         if given_result == shown_result or type(part) is not ToolReturnPart:
             parts.append(part)
             continue
-        item_by_part: dict[Part, Any] = dict(zip(given_result.content, _list_result_items(part), strict=True))
-        content = _choose_items(shown_result.content, item_by_part)
+        content = _choose_items(given_result.content, _list_result_items(part), shown_result.content)
         has_only_texts = all(isinstance(item, str) for item in content)
         parts.append(replace(part, content="\n".join(content) if has_only_texts else content))
     return parts
 
 
 def _write_user_parts(group: _Group, shown: Message) -> list[ModelRequestPart]:
-    item_by_part: dict[Part, Any] = {}
-    for part in group.parts:
-        item_by_part.update(_read_user_part(part))
+    own_items = [item for part in group.parts for _, item in _read_user_part(part)]
+    chosen_items = _choose_items(group.message.parts, own_items, shown.parts)
     parts: list[ModelRequestPart] = []
-    for is_part, run in groupby(_choose_items(shown.parts, item_by_part), lambda item: hasattr(item, "part_kind")):
+    for is_part, run in groupby(chosen_items, lambda item: hasattr(item, "part_kind")):
         items = list(run)
         if is_part:
             parts += items
@@ -297,26 +327,29 @@ def _write_user_parts(group: _Group, shown: Message) -> list[ModelRequestPart]:
     return parts
 
 
-def _choose_items(shown_parts: Sequence[Part], item_by_part: Mapping[Part, Any]) -> list[Any]:
+def _choose_items(given_parts: Sequence[Part], own_items: Sequence[Any], shown_parts: Sequence[Part]) -> list[Any]:
     """Return Pydantic AI's own object for each part that is as it was, and the text of each that is new."""
     items: list[Any] = []
-    for part in shown_parts:
-        if part in item_by_part:
-            items.append(item_by_part[part])
+    for part, place in match_kept_parts(given_parts, shown_parts):
+        if place is not None:
+            items.append(own_items[place])
         elif isinstance(part, Text):
             items.append(part.text)
     return items
 
 
 def _write_response_parts(group: _Group, shown: Message) -> list[ModelResponsePart]:
-    own_by_part = dict(zip(group.message.parts, group.parts, strict=True)) if group.parts else {}
-    call_by_id = {part.tool_call_id: part for part in group.parts if isinstance(part, ToolCallPart)}
+    # An answer without parts is one with an empty text in our terms.
+    own_parts = group.parts or [TextPart("")]
+    # All of its calls are shown, in their order.
+    own_calls = iter([part for part in own_parts if isinstance(part, ToolCallPart)])
     parts: list[ModelResponsePart] = []
-    for part in shown.parts:
-        if part in own_by_part:
-            parts.append(own_by_part[part])
-        elif isinstance(part, ToolCall):
-            parts.append(replace(call_by_id[part.id], args=part.arguments))
+    for part, place in match_kept_parts(group.message.parts, shown.parts):
+        if isinstance(part, ToolCall):
+            own_call = next(own_calls)
+            parts.append(own_call if place is not None else replace(own_call, args=part.arguments))
+        elif place is not None:
+            parts.append(own_parts[place])
         elif isinstance(part, Text):
             parts.append(TextPart(part.text))
     return parts
