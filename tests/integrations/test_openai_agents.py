@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import runpy
 from pathlib import Path
@@ -18,8 +19,12 @@ from agents import (
     Agent,
     Model,
     ModelProvider,
+    ModelRetrySettings,
     ModelSettings,
+    MultiProvider,
+    OpenAIConversationsSession,
     OpenAIProvider,
+    ResponsesWebSocketSession,
     RunConfig,
     Runner,
     RunState,
@@ -27,6 +32,7 @@ from agents import (
     ToolOutputImage,
     ToolOutputText,
     function_tool,
+    retry_policies,
     set_trace_processors,
     set_tracing_disabled,
 )
@@ -39,11 +45,12 @@ from agents.tracing import TracingProcessor
 from agents.usage import Usage
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import AsyncOpenAI, AuthenticationError, BadRequestError
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, InternalServerError
 from openai.types.responses import ResponseErrorEvent, ResponseReasoningItem
 from openai.types.responses.response_usage import InputTokensDetails
 from pydantic import BaseModel
 
+from holdfast.errors import FormatError
 from holdfast.events import CompactionEnded
 from holdfast.integrations.openai_agents import HoldfastRuns
 from holdfast.integrations.openai_agents.items import group_items
@@ -568,7 +575,7 @@ def test_a_conversation_that_the_server_keeps_is_left_alone():
 
 
 def test_run_that_waits_for_approval_goes_on():
-    """A run that was interrupted, saved and resumed shows what it showed before."""
+    """A run that was interrupted, saved and resumed shows what it showed before, by its name also in a new process."""
 
     @function_tool(needs_approval=True)
     def restart(name: str) -> str:
@@ -580,13 +587,13 @@ def test_run_that_waits_for_approval_goes_on():
     model = StrictModel(steps=33, answers={30: [call]})
     holdfast = make_holdfast(store=store)
     agent = make_agent(holdfast, tools=(read_log, restart))
-    result = run_agent(agent, holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model))))
+    result = run_agent(agent, holdfast.run_config("one", RunConfig(model_provider=StrictProvider(model))))
     saved_state = result.to_state().to_json()
 
     async def resume():
         state = await RunState.from_json(agent, saved_state)
         state.approve(state.get_interruptions()[0])
-        new_config = make_holdfast(store=store).run_config(base=RunConfig(model_provider=StrictProvider(model)))
+        new_config = make_holdfast(store=store).run_config("one", RunConfig(model_provider=StrictProvider(model)))
         return await Runner.run(agent, state, run_config=new_config, max_turns=1_000)
 
     assert asyncio.run(resume()).final_output == "done"
@@ -760,3 +767,212 @@ def test_a_filter_that_returns_something_else_is_told_by_the_sdk():
     )
     with pytest.raises(UserError, match="ModelInputData"):
         run_agent(make_agent(make_holdfast()), config)
+
+
+def list_texts(model):
+    """Return each request that a model saw as text."""
+    return [json.dumps(items) for items in model.seen]
+
+
+@pytest.mark.parametrize("is_in_tool", [True, False])
+def test_a_run_without_the_configuration_does_not_get_the_texts_of_another(is_in_tool):
+    """A run inside of a tool, or after another in the same task, may share our model and our tool, and not the
+    configuration. Its refusal is its own, and neither the model nor ``recall`` shows it what the other run said.
+    """
+    holdfast = make_holdfast(window=200_000)
+    model = StrictModel(steps=8, answers={5: [function_call("ask_helper", {}, call_id="h", item_id="fh")]})
+    recall = [function_call("recall", {"search": "server"}, call_id="r", item_id="fr")]
+    helper_model = StrictModel(steps=0, window=12_000, answers={0: recall})
+    helper = make_agent(holdfast, tools=()).clone(model=holdfast.wrap_model(helper_model))
+    outputs, errors = [], []
+
+    async def run_helper():
+        result = await Runner.run(helper, "Look at the disk.")
+        outputs.extend(list_outputs(result.to_input_list()))
+        with pytest.raises(BadRequestError) as error:
+            await Runner.run(helper, write_log(1, 2_000))
+        errors.append(error)
+        return "The disk is full."
+
+    @function_tool
+    async def ask_helper() -> str:
+        """Ask the helper."""
+        return await run_helper() if is_in_tool else "No."
+
+    async def run():
+        config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+        agent = make_agent(holdfast, tools=(read_log, ask_helper))
+        result = await Runner.run(agent, PROMPT, run_config=config, max_turns=100)
+        if not is_in_tool:
+            await run_helper()
+        return result
+
+    assert asyncio.run(run()).final_output == "done"
+    assert errors
+    assert outputs == ["Nothing was stored away: all of the conversation is shown."]
+    assert not any(RULE in text for text in list_texts(helper_model))
+
+
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_a_call_that_the_sdk_repeats_is_made_with_less(way):
+    """The SDK repeats a call that failed with what the filter returned: what was refused is not sent a second time, and
+    no further step is taken.
+    """
+
+    class FailsAfterRefusals(StrictModel):
+        failures = 0
+
+        def _check(self, instructions, items):
+            if self.failures < min(self.refusals, 1) * 3:
+                self.failures += 1
+                response = httpx2.Response(500, request=httpx2.Request("POST", "http://provider.test"))
+                raise InternalServerError("try again", response=response, body=None)
+            return super()._check(instructions, items)
+
+    model = FailsAfterRefusals(window=12_000, steps=12)
+    holdfast = make_holdfast(window=200_000)
+    retry = ModelRetrySettings(
+        max_retries=5, policy=retry_policies.http_status([500]), backoff={"initial_delay": 0.001}
+    )
+    agent = make_agent(holdfast, model_settings=ModelSettings(retry=retry))
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    assert run_agent(agent, config, way=way).final_output == "done"
+    assert (model.refusals, model.failures) == (1, 3)
+
+
+def test_an_agent_that_stops_at_its_first_tool_is_left_alone(caplog):
+    """The first tool that its model calls could be ``recall``, whose text would be the answer of the run. One line says
+    what to do.
+    """
+    model = StrictModel(steps=1)
+    holdfast = make_holdfast(window=8_000)
+    agent = make_agent(holdfast, tool_use_behavior="stop_on_first_tool")
+    prompt = [{"role": "user", "content": write_log(1, 500)}, {"role": "user", "content": PROMPT}]
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+    assert run_agent(agent, config, prompt).final_output == write_log(0)
+    assert model.seen == [prompt]
+    (warning,) = list_warnings(caplog)
+    assert "StopAtTools" in warning
+
+
+def test_a_session_of_the_server_has_its_name_later():
+    """A session that OpenAI's server keeps gets its id when it is first used; its conversation then has that name."""
+
+    class ServerSession(OpenAIConversationsSession):
+        def __init__(self):
+            super().__init__(openai_client=AsyncOpenAI(api_key="any"))
+            self.items = []
+
+        async def get_items(self, limit=None):
+            self.session_id = "conv_1"
+            return list(self.items)
+
+        async def add_items(self, items):
+            self.items += items
+
+    store = MemoryStore()
+    for steps in (2, 4):
+        session, model = ServerSession(), StrictModel(steps=steps)
+        holdfast = make_holdfast(store=store)
+        config = holdfast.run_config(session, RunConfig(model_provider=StrictProvider(model)))
+        assert run_agent(make_agent(holdfast), config, session=session).final_output == "done"
+    (info,) = store.list_sessions()
+    assert holdfast.get_history([{"role": "user", "content": PROMPT}], "conv_1").key == info.key
+
+
+def test_a_provider_that_gives_recovering_models_passes_for_its_own_class():
+    """The SDK's session over a websocket wants a provider of one class, with what that has."""
+    provider = MultiProvider(openai_api_key="any", openai_use_responses_websocket=True)
+    config = make_holdfast().run_config(base=RunConfig(model_provider=provider))
+    session = ResponsesWebSocketSession(provider=provider.openai_provider, run_config=config)
+    assert session.run_config is config
+
+
+def test_tasks_that_go_on_after_their_runs_share_a_conversation():
+    """Workers that take turns with one session: the second goes on with what the first one decided."""
+    store, session = MemoryStore(), SQLiteSession("one")
+    holdfast = make_holdfast(store=store)
+    models = [StrictModel(steps=25), StrictModel(steps=105, first_step=100)]
+
+    async def run():
+        may_end, turns = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
+
+        async def work(number):
+            config = holdfast.run_config(session, RunConfig(model_provider=StrictProvider(models[number])))
+            await Runner.run(make_agent(holdfast), PROMPT, session=session, run_config=config, max_turns=100)
+            turns[number].set()
+            await may_end.wait()
+
+        tasks = []
+        for number in range(2):
+            tasks.append(asyncio.create_task(work(number)))
+            await asyncio.wait_for(turns[number].wait(), 60)
+        may_end.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    session.close()
+    assert len(store.list_sessions()) == 1
+    before, after = models[0].seen[-1], models[1].seen[0]
+    assert is_extract(after[0]["content"][0]["text"])
+    assert after[: len(before)] == before
+
+
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
+def test_runs_without_a_session_that_begin_alike_are_apart(way):
+    """Many users begin with the same word. Without a session, a later run goes on with the one whose messages it has,
+    and no model reads what the others said.
+    """
+    store = MemoryStore()
+    holdfast = make_holdfast(store=store)
+
+    def run(prompt, answers):
+        model = StrictModel(answers=answers)
+        config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(model)))
+        return run_agent(make_agent(holdfast), config, prompt, way=way).to_input_list()
+
+    def reply(step, text):
+        return {step: [assistant_message(text, item_id=f"m{step}")]}
+
+    answer = run("Hi", reply(0, "Hello!"))
+    secret = run([*answer, {"role": "user", "content": "My secret is 4711."}], reply(0, "I see."))
+    assert len(store.list_sessions()) == 1
+    search = function_call("recall", {"search": "secret"}, call_id="c0", item_id="fc0")
+    others = run("Hi", {0: [search], **reply(1, "Hello!")})
+    (output,) = list_outputs(others)
+    assert "nothing in this conversation's history matches" in output
+    assert len(store.list_sessions()) == 2
+    keys = {holdfast.get_history(items).key for items in (secret, others)}
+    assert keys == {info.key for info in store.list_sessions()}
+
+
+def test_copies_of_configurations_and_models():
+    """A copy of a configuration, shallow or deep, works as it does without Holdfast."""
+    holdfast = make_holdfast()
+    model = StrictModel()
+    config = holdfast.run_config(base=RunConfig(model=model))
+    for copied in (copy.copy(config), copy.deepcopy(config)):
+        assert run_agent(make_agent(holdfast), copied).final_output == "done"
+    assert isinstance(copy.copy(config.model), StrictModel)
+    assert holdfast.wrap_model(config.model) is config.model
+
+
+def test_events_without_a_type_pass():
+    """The SDK lets events through that it does not know, of whatever shape, and so do we."""
+
+    class OddStreams(StrictModel):
+        async def stream_response(self, *given, **options):
+            """Begin with an event of another shape."""
+            yield {"event": "ping"}
+            async for event in super().stream_response(*given, **options):
+                yield event
+
+    holdfast = make_holdfast()
+    config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(OddStreams(steps=1))))
+    assert run_agent(make_agent(holdfast), config, way="run_streamed").final_output == "done"
+
+
+def test_items_are_needed_to_find_a_conversation():
+    """Without items there is no conversation to find, and the error says so."""
+    with pytest.raises(FormatError, match="by its items"):
+        make_holdfast().get_history([])

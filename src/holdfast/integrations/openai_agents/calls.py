@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from itertools import count
 from threading import Lock
-from typing import Any
+from typing import Any, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
 from agents import Agent, FunctionTool, Model, Tool
 from agents.agent_output import AgentOutputSchemaBase
 from agents.handoffs import Handoff
-from agents.items import TResponseInputItem
+from agents.items import ModelResponse, TResponseInputItem
+from agents.memory import Session
 from agents.models.default_models import get_default_model
 from agents.run_config import CallModelData
 from msgspec import Struct
+from openai.types.responses import Response
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, FormatError
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
 from holdfast.integrations.common.options import AgentHistories, find_output_limit, make_conversation_key
-from holdfast.integrations.openai_agents.items import ItemGroup, group_items, show_items
+from holdfast.integrations.common.unnamed_conversations import UnnamedConversations, iter_prefix_digests
+from holdfast.integrations.openai_agents.items import ItemGroup, group_items, read_usage, show_items
 from holdfast.messages.equality import encode_comparable_bytes
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import estimate_text_tokens
@@ -35,13 +39,45 @@ API_NAME = "openai-responses"
 """The API whose items the SDK speaks; it translates them itself for models of other APIs."""
 
 
-class PlannedCall(Struct, frozen=True):
+MAX_KNOWN_AGENTS = 1_000
+"""Names of agents by which the size of their tools is remembered; some applications make names up. Chosen by
+judgement."""
+SessionChoice: TypeAlias = Session | str | None
+"""The session of a run, or the name of its conversation."""
+
+
+class PlannedCall(Struct):
     """A call of a model, from its input filter until the next call."""
 
+    planner: CallPlanner
     agent_name: str
     groups: list[ItemGroup]
     history: AgentHistory
+    session_name: str
+    beginning: str
+    """The key of all conversations of its session that begin with the same message."""
+    task: asyncio.Task[Any] | None
+    """The task of its run."""
     shown_items: list[Any]
+    smaller_items: list[Any] | None = None
+    """What is shown in place of ``shown_items`` once these were refused. The SDK repeats a call that failed for another
+    reason with the items that the filter returned."""
+    is_run_end_told: bool = False
+    """Whether our model makes this call, so that the SDK will tell it when the run ends."""
+
+    def is_made_with(self, model_input: Any) -> bool:
+        """Return whether a model that was given ``model_input`` makes this call, and not one of another run.
+
+        A run inside of a tool, or after this one in the same task, may use our models without our filter. The SDK
+        leaves out repeated items of what a filter returns.
+        """
+        if not isinstance(model_input, list):
+            return False
+        shown_items = self.shown_items
+        if model_input[:1] != shown_items[:1] or model_input[-1:] != shown_items[-1:]:
+            return False
+        remaining_items = iter(shown_items)
+        return all(item in remaining_items for item in model_input)
 
 
 newest_call: ContextVar[PlannedCall | None] = ContextVar("holdfast_newest_call", default=None)
@@ -56,30 +92,48 @@ class CallPlanner:
         self._window = window
         self._tool_tokens: dict[str, int] = {}
         """By the name of an agent: the size of the tools that its newest call had, those of MCP servers included."""
+        self._unnamed = UnnamedConversations()
+        self._unnamed_session = secrets.token_hex(8)
         self._numbers: dict[str, WeakKeyDictionary[asyncio.Task[Any], int]] = {}
-        """By the key of a conversation: the tasks that run it, each with its number."""
+        """By the key of a conversation with a name: the tasks that run it, each with its number."""
         self._numbers_lock = Lock()
 
-    def open_history(self, items: Sequence[TResponseInputItem], session_id: str) -> AgentHistory:
-        """Return the conversation of a session that begins with the first of ``items``."""
-        return self.histories.open(_make_key(group_items(items)[0].message, session_id))
+    def __deepcopy__(self, _: dict[int, Any]) -> Self:
+        """Return the same planner: a copy of a run configuration is one of the same application."""
+        return self
+
+    def open_history(self, items: Sequence[TResponseInputItem], session: SessionChoice) -> AgentHistory:
+        """Return the conversation of a session that begins with the first of ``items``; without a session, the one that
+        they go on with.
+
+        Raises ``FormatError`` if there are no items.
+        """
+        groups = group_items(items)
+        if not groups:
+            raise FormatError("a conversation is found by its items, and there are none; give those of its result")
+        session_name = _find_session_name(session)
+        beginning = self._make_beginning(groups[0].message, session_name)
+        if session_name:
+            return self.histories.open(beginning)
+        known_key = self._unnamed.find_key(beginning, _list_prefix_digests(groups))
+        return self.histories.open(known_key or _make_new_key(beginning))
 
     async def plan_call(
-        self, data: CallModelData[Any], session_id: str, run_model: str | Model | None
+        self, data: CallModelData[Any], session: SessionChoice, run_model: str | Model | None
     ) -> list[TResponseInputItem]:
         """Return what to show of the input of a model call; all of it if Holdfast cannot help."""
         items: list[TResponseInputItem] = data.model_data.input
         call = None
         with self.histories.keep_agent_running():
             # In a thread, since large results can take seconds and the loop has other runs to serve.
-            call = await asyncio.to_thread(self._plan, data, session_id, run_model, asyncio.current_task())
+            call = await asyncio.to_thread(self._plan, data, session, run_model, asyncio.current_task())
         newest_call.set(call)
         return items if call is None else call.shown_items
 
     def _plan(
         self,
         data: CallModelData[Any],
-        session_id: str,
+        session: SessionChoice,
         run_model: str | Model | None,
         task: asyncio.Task[Any] | None,
     ) -> PlannedCall | None:
@@ -87,27 +141,39 @@ class CallPlanner:
         groups = group_items(data.model_data.input, () if earlier_call is None else earlier_call.groups)
         if not groups or _is_part_of_server_conversation(groups):
             return None
-        if not any(tool.name == RECALL_TOOL_NAME for tool in data.agent.tools):
-            # Previews and extracts name the tool. A model that calls a tool which is not there ends the run.
-            lack = f"agent {data.agent.name!r} has no tool recall; add HoldfastRuns.recall_tool to its tools"
-            raise ConfigError(lack)
-        key = self._choose_key(_make_key(groups[0].message, session_id), task)
+        _check_agent(data.agent)
+        session_name = _find_session_name(session)
+        beginning = self._make_beginning(groups[0].message, session_name)
+        if session_name:
+            key = self._choose_named_key(beginning, task)
+        else:
+            key = self._choose_unnamed_key(beginning, groups, earlier_call, task)
         history = self.histories.open(key)
         given_messages = [GivenMessage(group.message) for group in groups]
         target = self._choose_target(data.agent, run_model)
         shown_messages = history.plan(given_messages, target, self._estimate_setup(data))
-        return PlannedCall(data.agent.name, groups, history, show_items(groups, shown_messages))
+        shown_items = show_items(groups, shown_messages)
+        return PlannedCall(self, data.agent.name, groups, history, session_name, beginning, task, shown_items)
 
     def _choose_target(self, agent: Agent[Any], run_model: str | Model | None) -> Target:
         # Settings of the run, which win over the agent's, are not given to input filters.
         asked_output = find_output_limit(agent.model_settings)
         return get_target(API_NAME, _find_model_name(agent, run_model), window=self._window, asked_output=asked_output)
 
-    def _choose_key(self, key: str, task: asyncio.Task[Any] | None) -> str:
+    def _make_beginning(self, first: Message, session_name: str) -> str:
+        """Return the key of the conversations of a session with the same first message; without a session, of those of
+        this application.
+
+        An agent that is a tool of another runs with the configuration of its parent, with a first message of its own.
+        """
+        name = session_name or self._unnamed_session
+        return make_conversation_key("openai-agents", name, encode_comparable_bytes(first).decode("latin-1"))
+
+    def _choose_named_key(self, key: str, task: asyncio.Task[Any] | None) -> str:
         """Return ``key``, or one with a number if another run that goes on has the same.
 
-        Runs of one prompt at the same time, without sessions, are told apart by their tasks. In one log, each would
-        undo what the other had decided.
+        Runs of one session at the same time are told apart by their tasks. In one log, each would undo what the other
+        had decided.
         """
         if task is None:
             return key
@@ -120,13 +186,65 @@ class CallPlanner:
             number = numbers[task]
         return key if number == 1 else f"{key}-{number}"
 
+    def _choose_unnamed_key(
+        self,
+        beginning: str,
+        groups: Sequence[ItemGroup],
+        earlier_call: PlannedCall | None,
+        task: asyncio.Task[Any] | None,
+    ) -> str:
+        """Return the key of the conversation of the same run, or of the earlier run that this one goes on with, or of a
+        new one.
+
+        Many users begin with the same words, and must not read each other's texts. So an earlier run is only recognized
+        by all of its messages, an answer of the model among them.
+        """
+        digests = _list_prefix_digests(groups)
+        key = None
+        if (
+            earlier_call is not None
+            and earlier_call.is_run_end_told
+            and earlier_call.task is task
+            and earlier_call.beginning == beginning
+        ):
+            key = earlier_call.history.key
+        elif _has_answer(groups):
+            key = self._unnamed.find_key(beginning, digests, min_count=2)
+        key = key or _make_new_key(beginning)
+        self._unnamed.note_request(beginning, key, digests)
+        return key
+
+    def note_answer(self, call: PlannedCall, answer: ModelResponse | Response) -> None:
+        """Remember what the model answered to ``call``.
+
+        The SDK makes the first call of a run in a task of its own, so the second one finds no earlier call. Without a
+        session it is recognized by the first answer.
+        """
+        with self.histories.keep_agent_running():
+            if answer.usage is not None:
+                call.history.note_answer_usage(read_usage(answer.usage))
+            if not call.session_name and not _has_answer(call.groups):
+                items = [
+                    item if isinstance(item, dict) else item.model_dump(exclude_unset=True) for item in answer.output
+                ]
+                groups = [*call.groups, *group_items(items)]
+                self._unnamed.note_request(call.beginning, call.history.key, _list_prefix_digests(groups))
+
+    def end_run(self, task: asyncio.Task[Any] | None) -> None:
+        """Forget that ``task`` runs a conversation: a task that goes on may serve another one next."""
+        with self._numbers_lock:
+            for numbers in self._numbers.values():
+                if task is not None:
+                    numbers.pop(task, None)
+
     async def plan_smaller(self, call: PlannedCall, error: Exception | ErrorReport) -> list[TResponseInputItem] | None:
         """Return less to show after a refusal, or None if it is no overflow or nothing is left to try."""
         given_messages = [GivenMessage(group.message) for group in call.groups]
         with self.histories.keep_agent_running():
             shown_messages = await asyncio.to_thread(call.history.plan_smaller, error, given_messages)
             if shown_messages is not None:
-                return show_items(call.groups, shown_messages)
+                call.smaller_items = show_items(call.groups, shown_messages)
+                return call.smaller_items
         return None
 
     def note_setup(
@@ -141,6 +259,8 @@ class CallPlanner:
             tokens = _estimate_tools(tools) + _estimate_handoffs(handoffs)
             if output_schema is not None and not output_schema.is_plain_text():
                 tokens += estimate_text_tokens(json.dumps(output_schema.json_schema()))
+            if len(self._tool_tokens) >= MAX_KNOWN_AGENTS:
+                self._tool_tokens.clear()
             self._tool_tokens[agent_name] = tokens
 
     def _estimate_setup(self, data: CallModelData[Any]) -> int:
@@ -151,12 +271,49 @@ class CallPlanner:
         return estimate_text_tokens(data.model_data.instructions or "") + tool_tokens
 
 
-def _make_key(first: Message, session_id: str) -> str:
-    """Return the key of a conversation: its session and its first message.
+def end_newest_run() -> None:
+    """Take note that the run of the current context has ended."""
+    call = newest_call.get()
+    if call is not None:
+        newest_call.set(None)
+        call.planner.end_run(asyncio.current_task())
 
-    An agent that is a tool of another runs with the configuration of its parent, with a first message of its own.
+
+def _check_agent(agent: Agent[Any]) -> None:
+    """Raise ``ConfigError`` for an agent whose model may end the run when it calls the tool ``recall``.
+
+    Previews and extracts name that tool.
     """
-    return make_conversation_key("openai-agents", session_id, encode_comparable_bytes(first).decode("latin-1"))
+    if not any(tool.name == RECALL_TOOL_NAME for tool in agent.tools):
+        # The SDK ends a run when a model calls a tool that is not there.
+        lack = f"agent {agent.name!r} has no tool recall; add HoldfastRuns.recall_tool to its tools"
+        raise ConfigError(lack)
+    if agent.tool_use_behavior == "stop_on_first_tool":
+        # The text that recall reads back would be the run's answer.
+        advice = "give it StopAtTools(stop_at_tool_names=[...]) with its other tools"
+        raise ConfigError(f"agent {agent.name!r} stops at its first tool, which recall may be; {advice}")
+
+
+def _find_session_name(session: SessionChoice) -> str:
+    """Return the name of a session, or ``""`` without one.
+
+    Sessions of OpenAI's server have none before their first use: ask when a model is called, and not earlier.
+    """
+    name = session if isinstance(session, str) else getattr(session, "session_id", None)
+    return "" if name is None else str(name)
+
+
+def _has_answer(groups: Sequence[ItemGroup]) -> bool:
+    return any(group.message.role == "assistant" for group in groups)
+
+
+def _make_new_key(beginning: str) -> str:
+    # Random, since a number would be given again after a restart.
+    return f"{beginning}-{secrets.token_hex(4)}"
+
+
+def _list_prefix_digests(groups: Sequence[ItemGroup]) -> list[bytes]:
+    return list(iter_prefix_digests(group.digest for group in groups))
 
 
 def _find_model_name(agent: Agent[Any], run_model: str | Model | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from holdfast.hosts.given_conversation import ShownMessage
+from holdfast.messages.equality import encode_comparable_bytes
 from holdfast.messages.message import Message
 from holdfast.providers.openai_responses.items import group_items_by_message
 from holdfast.providers.openai_responses.messages import encode_message
@@ -28,6 +30,8 @@ class ItemGroup(Struct, frozen=True):
     message: Message
     read_items: list[Any]
     """The items as they were when they were read: others may change theirs."""
+    digest: bytes
+    """Of what the message says and who said it."""
 
 
 def group_items(items: Sequence[Any], known_groups: Sequence[ItemGroup] = ()) -> list[ItemGroup]:
@@ -42,7 +46,7 @@ def group_items(items: Sequence[Any], known_groups: Sequence[ItemGroup] = ()) ->
         raw = raws[start] if stop == start + 1 else Raw(b"[" + b",".join(map(bytes, raws[start:stop])) + b"]")
         own_items = list(new_items[start:stop])
         # A copy shares the texts, so it is small.
-        groups.append(ItemGroup(own_items, raw, message, deepcopy(own_items)))
+        groups.append(ItemGroup(own_items, raw, message, deepcopy(own_items), _compute_digest(message)))
     return groups
 
 
@@ -78,6 +82,11 @@ def show_items(groups: Sequence[ItemGroup], shown_messages: Sequence[ShownMessag
             base = None if group is None else group.raw
             items += [msgspec.json.decode(item) for item in encode_message(shown.message, base)]
     return items
+
+
+def _compute_digest(message: Message) -> bytes:
+    content = message.role.encode() + b"\n" + encode_comparable_bytes(message)
+    return blake2b(content, digest_size=16).digest()
 
 
 def read_usage(usage: Any) -> Usage:

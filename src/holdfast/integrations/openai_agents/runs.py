@@ -21,7 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice
-from holdfast.integrations.openai_agents.calls import CallPlanner, newest_call
+from holdfast.integrations.openai_agents.calls import CallPlanner, SessionChoice, newest_call
 from holdfast.integrations.openai_agents.models import RecoveringModel, RecoveringProvider
 from holdfast.planning.pipeline import Policy
 
@@ -59,26 +59,30 @@ class HoldfastRuns:
                 ConfigError("base is a run configuration of Holdfast already; give your own")
             )
             return settings
-        session_id = session if isinstance(session, str) else getattr(session, "session_id", "")
         model = settings.model
         return replace(
             settings,
-            model=RecoveringModel(model, self._planner) if isinstance(model, Model) else model,
-            model_provider=RecoveringProvider(settings.model_provider, self._planner),
-            call_model_input_filter=_InputFilter(self._planner, session_id, settings.call_model_input_filter, model),
+            model=self.wrap_model(model) if isinstance(model, Model) else model,
+            model_provider=RecoveringProvider(settings.model_provider),
+            call_model_input_filter=_InputFilter(self._planner, session, settings.call_model_input_filter, model),
         )
 
     def wrap_model(self, model: Model) -> Model:
         """Return ``model`` so that a refused request is made again with less.
 
         Only for agents that have a ``Model`` of their own in place of a name: a run configuration does not see those.
+        A model that wraps another one goes inside: a request that is not what the filter returned is not made again.
         """
-        return RecoveringModel(model, self._planner)
+        # By its type, since it says that it is of the other model's class.
+        return model if type(model) is RecoveringModel else RecoveringModel(model)
 
     def get_history(self, items: Sequence[TResponseInputItem], session: Session | str | None = None) -> AgentHistory:
-        """Return the conversation that begins with the first of ``items``, for its report and ``recall``."""
-        session_id = session if isinstance(session, str) else getattr(session, "session_id", "")
-        return self._planner.open_history(items, session_id)
+        """Return the conversation of ``items``, for its report and ``recall``: in a session that which begins with the
+        first of them, without one that which has all of them.
+
+        Raises ``FormatError`` if there are no items.
+        """
+        return self._planner.open_history(items, session)
 
 
 def _trace_event(event: Event) -> None:
@@ -96,12 +100,12 @@ class _InputFilter:
     def __init__(
         self,
         planner: CallPlanner,
-        session_id: str,
+        session: SessionChoice,
         own_filter: CallModelInputFilter | None,
         run_model: str | Model | None,
     ) -> None:
         self._planner = planner
-        self._session_id = session_id
+        self._session = session
         self._own_filter = own_filter
         self._run_model = run_model
 
@@ -113,16 +117,19 @@ class _InputFilter:
             if not isinstance(filtered, ModelInputData):
                 return filtered  # the SDK says what is wrong with it
             data.model_data = filtered
-        items = await self._planner.plan_call(data, self._session_id, self._run_model)
+        items = await self._planner.plan_call(data, self._session, self._run_model)
         return ModelInputData(input=items, instructions=data.model_data.instructions)
 
 
 def _make_recall_tool() -> FunctionTool:
     """Return the tool that reads back what the model is not shown any more."""
 
-    async def recall(_: ToolContext[Any], arguments: str) -> str:
+    async def recall(context: ToolContext[Any], arguments: str) -> str:
         call = newest_call.get()
-        if call is None:
+        # A run inside of a tool, or after another in the same task, may have no filter of ours: what the other run said
+        # is none of its business.
+        is_planned = isinstance(getattr(context.run_config, "call_model_input_filter", None), _InputFilter)
+        if call is None or not is_planned:
             return "Nothing was stored away: all of the conversation is shown."
         return await asyncio.to_thread(call.history.answer_recall, arguments)
 
