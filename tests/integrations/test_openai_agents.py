@@ -186,9 +186,9 @@ def make_agent(holdfast=None, tools=(read_log,), **options):
     return Agent("Operator", instructions="You look after servers.", model="strict", tools=[*tools, *recall], **options)
 
 
-def run_agent(agent, run_config, prompt=PROMPT, way="run", session=None):
+def run_agent(agent, run_config, prompt=PROMPT, way="run", session=None, **more_options):
     """Let the agent work on one prompt and return the result of the run."""
-    options = {"run_config": run_config, "session": session, "max_turns": 1_000}
+    options = {"run_config": run_config, "session": session, "max_turns": 1_000, **more_options}
     if way == "run_sync":
         try:
             return Runner.run_sync(agent, prompt, **options)
@@ -574,6 +574,28 @@ def test_a_conversation_that_the_server_keeps_is_left_alone():
     assert [list_outputs(items) for items in seen] == [[], *[[write_log(step)] for step in range(4)]]
 
 
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_a_long_prompt_of_a_conversation_that_the_server_keeps(way):
+    """A prompt that would be shown as a preview elsewhere goes to the server as it is, and once: it is kept there."""
+    seen = []
+
+    class ServerModel(StrictModel):
+        def _check(self, instructions, items):
+            seen.append(json.loads(json.dumps(items)))
+            return items, 100
+
+    prompt = write_log(1, 1_000)
+    for options in ({"conversation_id": "conv_1"}, {"previous_response_id": "r1"}, {}):
+        seen.clear()
+        holdfast = make_holdfast()
+        config = holdfast.run_config(base=RunConfig(model_provider=StrictProvider(ServerModel(steps=1))))
+        run_agent(make_agent(holdfast), config, prompt, way=way, **options)
+        is_sent_whole = seen[0] == [{"role": "user", "content": prompt}]
+        assert is_sent_whole == bool(options)
+        if options:
+            assert [item["type"] for item in seen[1]] == ["function_call_output"]
+
+
 def test_run_that_waits_for_approval_goes_on():
     """A run that was interrupted, saved and resumed shows what it showed before, by its name also in a new process."""
 
@@ -636,11 +658,21 @@ def test_two_adapters_on_one_run_are_one(caplog):
     assert len(list_warnings(caplog)) == 1
 
 
-def test_an_agent_without_the_recall_tool_is_left_alone(caplog):
-    """Its model would be told to call a tool that is not there, which ends the run. One line says what to add."""
+@pytest.mark.parametrize("has_other_recall", [False, True])
+def test_an_agent_without_the_recall_tool_is_left_alone(caplog, has_other_recall):
+    """Its model would be told to call a tool that is not there, which ends the run, or one of the application's own
+    with the same name. One line says what to add.
+    """
+
+    @function_tool
+    def recall(topic: str) -> str:
+        """Read what was remembered."""
+        return topic
+
     model = StrictModel(steps=5, window=1_000_000)
     config = make_holdfast(window=4_000).run_config(base=RunConfig(model_provider=StrictProvider(model)))
-    result = run_agent(make_agent(), config)
+    tools = (read_log, recall) if has_other_recall else (read_log,)
+    result = run_agent(make_agent(tools=tools), config)
     assert result.final_output == "done"
     assert list_outputs(model.seen[-1]) == [write_log(step) for step in range(5)]
     (warning,) = list_warnings(caplog)

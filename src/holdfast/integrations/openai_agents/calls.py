@@ -23,7 +23,7 @@ from msgspec import Struct
 from openai.types.responses import Response
 
 from holdfast.config.files import get_target
-from holdfast.engine.recall import RECALL_TOOL_NAME
+from holdfast.engine.recall import RECALL_PARAMETERS
 from holdfast.errors import ConfigError, FormatError
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
 from holdfast.integrations.common.options import AgentHistories, find_output_limit, make_conversation_key
@@ -39,6 +39,7 @@ API_NAME = "openai-responses"
 """The API whose items the SDK speaks; it translates them itself for models of other APIs."""
 
 
+RECALL_SCHEMA = {"type": "object", "properties": RECALL_PARAMETERS, "additionalProperties": False}
 MAX_KNOWN_AGENTS = 1_000
 """Names of agents by which the size of their tools is remembered; some applications make names up. Chosen by
 judgement."""
@@ -59,9 +60,9 @@ class PlannedCall(Struct):
     task: asyncio.Task[Any] | None
     """The task of its run."""
     shown_items: list[Any]
+    """What the filter returns. The SDK repeats a call that failed with the same."""
     smaller_items: list[Any] | None = None
-    """What is shown in place of ``shown_items`` once these were refused. The SDK repeats a call that failed for another
-    reason with the items that the filter returned."""
+    """What our model sends in place of ``shown_items``, if that is something else."""
     is_run_end_told: bool = False
     """Whether our model makes this call, so that the SDK will tell it when the run ends."""
 
@@ -119,14 +120,23 @@ class CallPlanner:
         return self.histories.open(known_key or _make_new_key(beginning))
 
     async def plan_call(
-        self, data: CallModelData[Any], session: SessionChoice, run_model: str | Model | None
+        self,
+        data: CallModelData[Any],
+        session: SessionChoice,
+        run_model: str | Model | None,
+        *,
+        is_made_by_our_model: bool,
     ) -> list[TResponseInputItem]:
-        """Return what to show of the input of a model call; all of it if Holdfast cannot help."""
+        """Return what to show of the input of a model call; all of it if Holdfast cannot help.
+
+        ``is_made_by_our_model`` says that the call will come to a ``RecoveringModel``.
+        """
         items: list[TResponseInputItem] = data.model_data.input
         call = None
         with self.histories.keep_agent_running():
             # In a thread, since large results can take seconds and the loop has other runs to serve.
-            call = await asyncio.to_thread(self._plan, data, session, run_model, asyncio.current_task())
+            task = asyncio.current_task()
+            call = await asyncio.to_thread(self._plan, data, session, run_model, task, is_made_by_our_model)
         newest_call.set(call)
         return items if call is None else call.shown_items
 
@@ -136,6 +146,7 @@ class CallPlanner:
         session: SessionChoice,
         run_model: str | Model | None,
         task: asyncio.Task[Any] | None,
+        is_made_by_our_model: bool,
     ) -> PlannedCall | None:
         earlier_call = newest_call.get()
         groups = group_items(data.model_data.input, () if earlier_call is None else earlier_call.groups)
@@ -153,7 +164,13 @@ class CallPlanner:
         target = self._choose_target(data.agent, run_model)
         shown_messages = history.plan(given_messages, target, self._estimate_setup(data))
         shown_items = show_items(groups, shown_messages)
-        return PlannedCall(self, data.agent.name, groups, history, session_name, beginning, task, shown_items)
+        call = PlannedCall(self, data.agent.name, groups, history, session_name, beginning, task, shown_items)
+        may_be_of_server = isinstance(session, str | None) and not _has_answer(groups)
+        if may_be_of_server and is_made_by_our_model:
+            # A filter is not told whether the server keeps the conversation, and then all of it belongs there. The
+            # model is told so.
+            call.shown_items, call.smaller_items = list(data.model_data.input), shown_items
+        return call
 
     def _choose_target(self, agent: Agent[Any], run_model: str | Model | None) -> Target:
         # Settings of the run, which win over the agent's, are not given to input filters.
@@ -284,9 +301,10 @@ def _check_agent(agent: Agent[Any]) -> None:
 
     Previews and extracts name that tool.
     """
-    if not any(tool.name == RECALL_TOOL_NAME for tool in agent.tools):
+    # Not by its name alone: agents with a memory have tools of that name too.
+    if not any(getattr(tool, "params_json_schema", None) == RECALL_SCHEMA for tool in agent.tools):
         # The SDK ends a run when a model calls a tool that is not there.
-        lack = f"agent {agent.name!r} has no tool recall; add HoldfastRuns.recall_tool to its tools"
+        lack = f"agent {agent.name!r} has no tool recall of Holdfast; add HoldfastRuns.recall_tool to its tools"
         raise ConfigError(lack)
     if agent.tool_use_behavior == "stop_on_first_tool":
         # The text that recall reads back would be the run's answer.
@@ -326,7 +344,7 @@ def _is_part_of_server_conversation(groups: Sequence[ItemGroup]) -> bool:
     """Return whether the input is only what is new of a conversation that the server keeps.
 
     A filter is not told so. A result without its call tells it; input that is nothing but new user messages passes as a
-    short conversation of its own, of which all is shown.
+    conversation of its own, until the model is told.
     """
     call_ids: set[str] = set()
     for group in groups:

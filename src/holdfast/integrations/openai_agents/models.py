@@ -171,7 +171,6 @@ def _start_call(
         return None, model_input
     call.is_run_end_told = True
     call.planner.note_setup(call.agent_name, tools, handoffs, output_schema)
-    # If the SDK repeats a call whose input was refused, for its length, it gives the refused one.
     return call, model_input if call.smaller_items is None else call.smaller_items
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +17,12 @@ from agents.run_config import CallModelData, CallModelInputFilter, ModelInputDat
 from agents.tool_context import ToolContext
 from agents.tracing import custom_span, get_current_trace
 
-from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_PARAMETERS, RECALL_TOOL_NAME
+from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
 from holdfast.errors import ConfigError
 from holdfast.events import Event
 from holdfast.integrations.common.agent_history import AgentHistory
 from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice
-from holdfast.integrations.openai_agents.calls import CallPlanner, SessionChoice, newest_call
+from holdfast.integrations.openai_agents.calls import RECALL_SCHEMA, CallPlanner, SessionChoice, newest_call
 from holdfast.integrations.openai_agents.models import RecoveringModel, RecoveringProvider
 from holdfast.planning.pipeline import Policy
 
@@ -117,7 +118,12 @@ class _InputFilter:
             if not isinstance(filtered, ModelInputData):
                 return filtered  # the SDK says what is wrong with it
             data.model_data = filtered
-        items = await self._planner.plan_call(data, self._session, self._run_model)
+        agent_model = data.agent.model
+        # The type, since a model of ours says that it is of the class of the one inside.
+        is_model_ours = (
+            self._run_model is not None or agent_model is None or type(agent_model) in {str, RecoveringModel}
+        )
+        items = await self._planner.plan_call(data, self._session, self._run_model, is_made_by_our_model=is_model_ours)
         return ModelInputData(input=items, instructions=data.model_data.instructions)
 
 
@@ -133,5 +139,4 @@ def _make_recall_tool() -> FunctionTool:
             return "Nothing was stored away: all of the conversation is shown."
         return await asyncio.to_thread(call.history.answer_recall, arguments)
 
-    schema = {"type": "object", "properties": RECALL_PARAMETERS, "additionalProperties": False}
-    return FunctionTool(RECALL_TOOL_NAME, RECALL_DESCRIPTION, schema, recall, strict_json_schema=False)
+    return FunctionTool(RECALL_TOOL_NAME, RECALL_DESCRIPTION, deepcopy(RECALL_SCHEMA), recall, strict_json_schema=False)
