@@ -82,7 +82,8 @@ class PlannedCall(Struct):
 
 
 newest_call: ContextVar[PlannedCall | None] = ContextVar("holdfast_newest_call", default=None)
-"""The call that the current run is making. The SDK runs input filter, model and tools of a run in one context."""
+"""The call that the current run is making. The SDK runs input filter, model and tools of a turn in one context, but the
+first turn of a run in another than those after it."""
 
 
 class CallPlanner:
