@@ -7,13 +7,13 @@ from sample_entries import SAMPLE_KEY
 
 from holdfast.cli.commands.undo import undo_decisions
 from holdfast.cli.reports.compact_session import compact_session
-from holdfast.cli.reports.history import load_branch_history
-from holdfast.cli.reports.next_plan import record_next_plan
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
+from holdfast.reports.history import load_branch_history
+from holdfast.reports.next_plan import record_next_plan
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.target import PlanInputs
 from holdfast.store.memory import MemoryStore

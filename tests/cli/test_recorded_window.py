@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from holdfast.cli.reports.request_size import get_session_target
 from holdfast.config import load_shipped_catalog
+from holdfast.reports.request_size import get_session_target
 from holdfast.store.open_store import open_store
 
 WINDOW = 258_400

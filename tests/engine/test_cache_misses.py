@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from holdfast import events
 from holdfast.cli import holdfast_command
-from holdfast.cli.reports.account import compute_savings_and_state
-from holdfast.cli.reports.cache_misses import find_session_misses
 from holdfast.config import get_target, load_shipped_catalog
 from holdfast.engine.engine import Engine
 from holdfast.planning.pipeline import Policy
+from holdfast.reports.account import compute_savings_and_state
+from holdfast.reports.cache_misses import find_session_misses
 from holdfast.state.entries import RequestEntry, RequestSetup
 from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store

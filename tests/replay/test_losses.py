@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from holdfast.cli.output.terminal import clean_single_line
 from holdfast.config import get_target
 from holdfast.formats import read_recording
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.size.tokens import estimate_text_tokens
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.pipeline import Policy
 from holdfast.replay.losses import (
     AGE_NAMES,

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from holdfast.cli.output.terminal import clean_single_line
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.replay.measure import PolicyFigures
 from holdfast.replay.recall import RecallCounts
 from holdfast.replay.report import PolicyRow, ReportSubject

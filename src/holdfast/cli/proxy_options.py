@@ -28,7 +28,7 @@ from holdfast.state.target import ModelLimits, Target
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
-    from holdfast.cli.reports.dry_run import PolicyForecast
+    from holdfast.reports.dry_run import PolicyForecast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -214,7 +214,7 @@ def forecast_observed_sessions(
     configuration: config.Configuration,
 ) -> PolicyForecast | None:
     """Forecast the decisions of the policy, if the proxy only observed; otherwise return None."""
-    from holdfast.cli.reports.dry_run import forecast_sessions
+    from holdfast.cli.reports.forecast_sessions import forecast_sessions
 
     if get_proxy_mode(settings) == "observe":
         return forecast_sessions(store, keys, configuration, settings.policy)
@@ -226,7 +226,7 @@ def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> l
     states = _count_states(stats)
     unserved = [f"{states[state]:,} {state}" for state in UNSERVED_STATES if states[state]]
     if dry_run is None:
-        from holdfast.cli.reports.request_size import format_tokens
+        from holdfast.reports.request_size import format_tokens
 
         parts = []
         if stats["tokens_saved"]:
@@ -236,7 +236,7 @@ def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> l
         if stats["changed_fields"]:
             parts.append(f"{format_count(stats['changed_fields'], 'field')} changed that providers refuse")
         return [*parts, *unserved]
-    from holdfast.cli.reports.dry_run import describe_forecast
+    from holdfast.reports.dry_run import describe_forecast
 
     parts = ["nothing was changed"]
     if dry_run.requests:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from holdfast.cli.commands.undo import list_undoable
-from holdfast.cli.reports.history import build_branch_history
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.reports.history import build_branch_history
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.reports.history import build_branch_history
-from holdfast.cli.reports.request_diff import compare_requests
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.reports.history import build_branch_history
+from holdfast.reports.request_diff import compare_requests
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
 

@@ -7,7 +7,6 @@ from long_conversation import build_long_conversation
 from sample_entries import SAMPLE_KEY
 
 from holdfast import events
-from holdfast.cli.reports.account import compute_savings_and_state
 from holdfast.config import get_target, load_shipped_catalog
 from holdfast.engine.compaction.compact import make_runtime_plan_inputs
 from holdfast.engine.engine import Engine
@@ -19,6 +18,7 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
+from holdfast.reports.account import compute_savings_and_state
 from holdfast.state.costs import compute_cost, read_summary_cost_note
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Usage
 from holdfast.state.plan import mark_compaction_manual

@@ -28,7 +28,6 @@ from holdfast.cli.agent.meter import SessionCost, format_cost_status, sum_costs
 from holdfast.cli.agent.screen import AgentScreen
 from holdfast.cli.files.user_paths import open_named_store
 from holdfast.cli.output.errors import CommandError
-from holdfast.cli.output.terminal import clean_single_line
 from holdfast.cli.provider_access import KEY_VARIABLES
 from holdfast.config import Catalog
 from holdfast.engine.compaction.summarizer import SummaryWriter
@@ -36,6 +35,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.session import Session
 from holdfast.engine.sync import WAIT_SLICE_SECONDS, run_event_loop
 from holdfast.engine.upstream.upstream import HttpUpstream
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.pipeline import Policy
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore

@@ -12,20 +12,21 @@ from holdfast.agent.loop import TaskOutcome, is_conversation_answered
 from holdfast.cli.agent.agent_thread import AgentTerminal
 from holdfast.cli.agent.meter import format_window_fill
 from holdfast.cli.output.errors import describe_error
-from holdfast.cli.output.terminal import clean_single_line, make_console, print_line
-from holdfast.cli.reports.describe import summarize_message
-from holdfast.cli.reports.history import (
+from holdfast.cli.output.terminal import make_console, print_line
+from holdfast.engine.recall import format_spill_line, list_spilled_texts
+from holdfast.errors import FormatError, HoldfastError
+from holdfast.events import CompactionEnded
+from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.describe import summarize_message
+from holdfast.reports.history import (
     SHORT_ID,
     BranchHistory,
     find_continuation_leaf,
     find_entry,
     load_branch_history,
 )
-from holdfast.cli.reports.request_size import format_tokens
-from holdfast.engine.recall import format_spill_line, list_spilled_texts
-from holdfast.errors import FormatError, HoldfastError
-from holdfast.events import CompactionEnded
-from holdfast.messages.text.counts import format_count
+from holdfast.reports.request_size import format_tokens
 
 LISTED_MESSAGES = 20
 """How many messages ``/branch`` lists. Chosen by judgement: they fit on one screen."""

@@ -20,9 +20,10 @@ from holdfast.cli.agent.screen import AgentScreen
 from holdfast.cli.files.user_paths import store_option
 from holdfast.cli.output.errors import INTERRUPTED, CommandError
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
+from holdfast.cli.output.terminal import make_json_option, print_json
 from holdfast.cli.provider_access import get_api_url, make_auth_headers
 from holdfast.config import Catalog
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.registry import API_NAMES, DEFAULT_API
 from holdfast.state.target import Target
 from holdfast.store.open_store import expand_home

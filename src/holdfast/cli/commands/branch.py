@@ -11,21 +11,22 @@ from msgspec import Struct
 from holdfast import config
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.session_line import format_session_line
 from holdfast.cli.output.terminal import (
     MIN_WRAP_WIDTH,
     ProgressBar,
-    clean_single_line,
     make_console,
     make_json_option,
     print_json,
     print_line,
     print_wrapped,
 )
-from holdfast.cli.reports.branches import build_states_at_entries
-from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids, summarize_message
-from holdfast.cli.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
-from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.branches import build_states_at_entries
+from holdfast.reports.describe import format_time, shorten_entry_ids, summarize_message
+from holdfast.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
+from holdfast.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

@@ -12,13 +12,8 @@ from holdfast.cli.files.input_files import iter_input_lines, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.hints import recognize_session_tool
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import (
-    clean_single_line,
-    encode_printable_json,
-    make_console,
-    make_json_option,
-    print_json,
-)
+from holdfast.cli.output.terminal import encode_printable_json, make_console, make_json_option, print_json
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.errors.classify_error import classify_error
 from holdfast.providers.errors.report import AnswerReport, ErrorReport, ProviderReport, Verdict
 

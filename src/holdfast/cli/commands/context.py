@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
 import click
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.session_line import format_session_line
 from holdfast.cli.output.terminal import (
     COLUMN_GAP,
     ProgressBar,
-    clean_single_line,
     make_console,
     make_json_option,
     print_command,
@@ -28,35 +25,27 @@ from holdfast.cli.output.terminal import (
     print_table,
     print_wrapped,
 )
-from holdfast.cli.reports.describe import format_session_line, shorten_entry_ids, summarize_part
-from holdfast.cli.reports.history import (
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.planning.pipeline import Policy
+from holdfast.reports.context_parts import UNEXPLAINED, ContextBreakdown, describe_context
+from holdfast.reports.describe import shorten_entry_ids
+from holdfast.reports.history import (
     SHORT_ID,
     BranchHistory,
     build_state_at_entry,
     find_session_or_entry,
     load_branch_history,
 )
-from holdfast.cli.reports.next_plan import (
-    ActiveDecision,
+from holdfast.reports.next_plan import (
     NextPlan,
-    describe_active_decisions,
     describe_next_plan,
     make_session_plan_inputs,
     preview_next_plan,
     record_next_plan,
 )
-from holdfast.cli.reports.request_size import format_tokens, get_session_settings, get_session_target, measure_request
-from holdfast.messages.parts import Media, Part, Text, Thinking, ToolCall, ToolResult
-from holdfast.messages.size.tokens import estimate_text_tokens
-from holdfast.messages.sized_message import SizedMessage
-from holdfast.planning import budget as guard
-from holdfast.planning.pipeline import Policy
-from holdfast.planning.settings import Settings
-from holdfast.replay.tokenizer import count_part_tokens
+from holdfast.reports.request_size import format_tokens, get_session_settings, get_session_target
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target
-from holdfast.state.view import build_projection, get_valid_measured_request, list_projection_origins
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\
@@ -67,54 +56,10 @@ Examples:
   holdfast context 4d56 --policy holdfast
   holdfast context 4d56 --policy holdfast --window 96000 --record
 """
-UNEXPLAINED = "rest"
-"""Tokens that the provider reported beyond the messages: system prompt and tools, if the recording lacks them."""
 _MAX_BAR = 40
 """Columns of a bar for the whole window, in a wide terminal."""
 _LISTED_DECISIONS = 10
 """How many of the newest decisions are listed. Chosen by judgement, so that they do not push the table off a screen."""
-_KIND_ORDER = (
-    "setup",
-    "system",
-    "summary",
-    "user",
-    "assistant",
-    "thinking",
-    "calls",
-    "results",
-    "stubs",
-    "media",
-    "other",
-)
-
-
-class ContextPart(Struct, frozen=True):
-    """A part of a message in the request; ``message`` is the message's number, -1 for the summary."""
-
-    message: int
-    kind: str
-    tokens: int
-    text: str
-
-
-class ContextBreakdown(Struct, frozen=True):
-    """The contents of a request. Tokens are estimates, except ``tokens`` if ``is_counted``."""
-
-    session: str
-    model: str
-    window: int
-    origin: str
-    """The source of the window's size."""
-    usable: int
-    tokens: int
-    messages: int
-    kinds: dict[str, int]
-    largest: tuple[ContextPart, ...]
-    active_decisions: tuple[ActiveDecision, ...] = ()
-    next_plan: NextPlan | None = None
-    """The decisions of the policy that was asked for, planned or recorded."""
-    is_counted: bool = False
-    """Whether the provider counted exactly this request."""
 
 
 class ContextOptions(Struct, frozen=True):
@@ -221,106 +166,6 @@ def _preview_or_record(
     if record and next_plan.changes:
         return record_next_plan(store, key, log, target, policy, inputs)
     return next_plan, log.state
-
-
-def describe_context(
-    session: str,
-    state: ConversationState,
-    target: Target,
-    top: int,
-    settings: Settings,
-    next_plan: NextPlan | None = None,
-) -> ContextBreakdown:
-    """Describe the request that ``state`` makes to ``target``, in the window learned from overflows."""
-    size = measure_request(state, target, settings)
-    target = guard.compute_effective_target(target, state, settings)
-    is_measured = get_valid_measured_request(state) is not None and state.last_request.model in {"", target.model}
-    message_tokens = size.tokens - size.setup_tokens
-    pieces = list(_iterate_context_parts(state, size.scale))
-    pieces = _fit_parts_to_total(pieces, message_tokens, exact=not is_measured)
-    kinds: Counter[str] = Counter()
-    # Without a recorded system prompt, the tokens beyond the messages were only measured, so they are unexplained.
-    kinds[UNEXPLAINED if state.setup == RequestSetup() else "setup"] = size.setup_tokens
-    for piece in pieces:
-        kinds[piece.kind] += piece.tokens
-    if is_measured:
-        kinds[UNEXPLAINED] += max(0, size.tokens - sum(kinds.values()))
-    shown_kinds = {}
-    for kind in (*_KIND_ORDER, UNEXPLAINED):
-        if kinds[kind]:
-            shown_kinds[kind] = kinds[kind]
-    budget = guard.compute_budget(target, settings)
-    return ContextBreakdown(
-        session=session,
-        model=target.model,
-        window=budget.window,
-        origin=target.limits.window_source,
-        usable=max(0, budget.usable),
-        tokens=size.tokens,
-        messages=len(build_projection(state)),
-        kinds=shown_kinds,
-        largest=tuple(sorted(pieces, key=lambda piece: -piece.tokens)[:top]),
-        active_decisions=describe_active_decisions(state),
-        next_plan=next_plan,
-        is_counted=size.is_counted,
-    )
-
-
-def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[ContextPart]:
-    """Yield the parts of the request; a message's tokens are divided among its parts by their size."""
-    tool_names: dict[str, str] = {}
-    for sized_message, origin in zip(build_projection(state), list_projection_origins(state), strict=True):
-        message = sized_message.message
-        # A result names only the id of its call, and its line shows the tool.
-        for call in message.calls:
-            tool_names[call.id] = call.name
-        sizes = [count_part_tokens(part, estimate_text_tokens) for part in message.parts]
-        # A message has overhead beside its parts, which the parts share.
-        part_scale = scale * max(sized_message.tokens, sum(sizes)) / (sum(sizes) or 1)
-        for part, size in zip(message.parts, sizes, strict=True):
-            tool_name = ""
-            if isinstance(part, ToolResult):
-                tool_name = tool_names.get(part.call_id, "")
-            kind = _classify_part(sized_message, origin, part)
-            yield ContextPart(origin, kind, round(part_scale * size), summarize_part(part, tool_name))
-
-
-def _fit_parts_to_total(pieces: list[ContextPart], budget: int, *, exact: bool) -> list[ContextPart]:
-    """Scale ``pieces`` down to ``budget`` tokens in total; with ``exact`` scale them up to it as well."""
-    total = sum(piece.tokens for piece in pieces)
-    if not total or total == budget:
-        return pieces
-    # A measured total above the parts is not theirs: it becomes the unexplained rest.
-    if total < budget and not exact:
-        return pieces
-    # Each piece ends at its scaled running total, so that rounding errors do not add up.
-    scaled_pieces = []
-    running_total = scaled_start = 0
-    for piece in pieces:
-        running_total += piece.tokens
-        scaled_end = running_total * budget // total
-        scaled_pieces.append(replace(piece, tokens=scaled_end - scaled_start))
-        scaled_start = scaled_end
-    return scaled_pieces
-
-
-def _classify_part(message: SizedMessage, origin: int, part: Part) -> str:
-    """Return the kind of a part, as the table names it."""
-    if origin < 0:
-        return "summary"
-    if isinstance(part, Text):
-        return "results" if message.message.role == "tool" else message.message.role
-    if isinstance(part, ToolResult):
-        # A reduced message no longer has the bytes it arrived with.
-        is_reduced = message.raw is None and message.base_raw is not None
-        return "stubs" if is_reduced else "results"
-    if isinstance(part, Thinking):
-        return "thinking"
-    if isinstance(part, ToolCall):
-        return "calls"
-    if isinstance(part, Media):
-        return "media"
-    return "other"
 
 
 def _print_context(context: ContextBreakdown, info: SessionInfo) -> None:

@@ -12,17 +12,19 @@ from holdfast import config
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.session_line import format_session_line
 from holdfast.cli.output.terminal import (
     ProgressBar,
-    clean_single_line,
     make_console,
     make_json_option,
     print_json,
     print_line,
     print_wrapped,
 )
-from holdfast.cli.reports.describe import format_session_line
-from holdfast.cli.reports.history import (
+from holdfast.cli.reports.request_detail_text import format_client_size, format_upstream_size
+from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.history import (
     SHORT_ID,
     BranchHistory,
     build_branch_history,
@@ -31,27 +33,20 @@ from holdfast.cli.reports.history import (
     load_branch_history,
     load_history_through_entry,
 )
-from holdfast.cli.reports.request_detail import (
-    REQUEST_BODIES,
-    describe_request,
-    find_request_position,
-    format_client_size,
-    format_upstream_size,
-)
-from holdfast.cli.reports.request_diff import (
+from holdfast.reports.request_detail import REQUEST_BODIES, describe_request, find_request_position
+from holdfast.reports.request_diff import (
     MessageChange,
     RequestComparison,
     compare_requests,
     group_message_changes,
     scale_comparison,
 )
-from holdfast.cli.reports.request_size import (
+from holdfast.reports.request_size import (
     build_state_at_request,
     copy_later_calibration,
     format_tokens,
     measure_session_request,
 )
-from holdfast.messages.text.counts import format_count
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

@@ -21,8 +21,9 @@ from holdfast.cli.always_on.user_instances import find_instances_folder, get_hom
 from holdfast.cli.clients.client_check import probe_url
 from holdfast.cli.commands.enable import clean_diff_line
 from holdfast.cli.output.errors import CommandError
-from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
+from holdfast.cli.output.terminal import make_json_option, print_json
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 
 EXAMPLES = """\
 \b

@@ -21,7 +21,6 @@ from msgspec import Struct
 from platformdirs import user_config_path
 
 from holdfast import config
-from holdfast.cli.commands.ls import format_age
 from holdfast.cli.files.unreadable_sessions import (
     SCAN_SECONDS,
     UnreadableSessions,
@@ -42,7 +41,6 @@ from holdfast.cli.output.terminal import (
     MIN_WRAP_WIDTH,
     WRAP_INDENT,
     ProgressBar,
-    clean_single_line,
     make_console,
     make_json_option,
     print_json,
@@ -58,9 +56,11 @@ from holdfast.cli.proxy_options import (
 )
 from holdfast.errors import UnknownId
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.budget import DEFAULT_WINDOW
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
+from holdfast.reports.session_list import format_age
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.location import locate_store
 from holdfast.store.open_store import open_store

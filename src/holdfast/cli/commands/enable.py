@@ -30,11 +30,12 @@ from holdfast.cli.clients.client_settings import ClientEnvironment
 from holdfast.cli.files.user_paths import get_store_path, store_option
 from holdfast.cli.output.errors import CommandError, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
+from holdfast.cli.output.terminal import make_json_option, print_json
 from holdfast.cli.proxy_options import MAX_PORT, check_store_url
 from holdfast.config import Configuration, load_configuration
 from holdfast.config.providers import PROVIDERS
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.location import locate_store
 
 DEFAULT_PORT = 8642

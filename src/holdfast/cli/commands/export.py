@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.cli.files.input_files import open_output_file
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
-from holdfast.cli.output.terminal import ProgressBar, clean_single_line, make_json_option, print_json
+from holdfast.cli.output.terminal import ProgressBar, make_json_option, print_json
 from holdfast.formats import (
     EXPORT_FORMATS,
     ExportResult,
@@ -26,6 +26,7 @@ from holdfast.formats.atif.document import FORMAT as ATIF
 from holdfast.formats.losses import OPENCODE_DATABASE
 from holdfast.formats.opencode.rows import build_opencode_rows
 from holdfast.formats.opencode.write import iter_opencode_sessions
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.base import SessionInfo, SessionStore
 
 EXAMPLES = """\

@@ -24,15 +24,11 @@ from holdfast.cli.commands.lint import (
 )
 from holdfast.cli.files.input_files import iter_input_lines, open_output_file, read_input_file
 from holdfast.cli.output.hints import suggest_right_command
-from holdfast.cli.output.terminal import (
-    clean_single_line,
-    encode_printable_json,
-    make_console,
-    make_json_option,
-)
+from holdfast.cli.output.terminal import encode_printable_json, make_console, make_json_option
 from holdfast.config import Catalog, load_catalog, load_shipped_catalog
 from holdfast.errors import FormatError, HoldfastError
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.lenient_json import read_json_text
 from holdfast.providers.fix.fix_context import FixResult, RequestFix

@@ -14,9 +14,10 @@ from msgspec import Struct
 from holdfast.cli.files.recordings import ReadProgress, RecordingSource, iter_recordings
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
-from holdfast.cli.output.terminal import ProgressBar, clean_single_line, make_json_option, print_json
+from holdfast.cli.output.terminal import ProgressBar, make_json_option, print_json
 from holdfast.errors import FormatError, UnknownId
 from holdfast.formats import Recording, RecordingProblem, select_new_entries
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.messages.text.user_text import find_first_user_text
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.store.base import SessionInfo, SessionStore

@@ -13,7 +13,6 @@ from msgspec import Raw, Struct
 from holdfast.cli.files.input_files import STDIN, iter_input_lines, read_input_file
 from holdfast.cli.output.hints import recognize_trajectory, suggest_right_command
 from holdfast.cli.output.terminal import (
-    clean_single_line,
     encode_printable_json,
     make_console,
     make_json_option,
@@ -23,6 +22,7 @@ from holdfast.cli.output.terminal import (
 from holdfast.config import Catalog, load_catalog, load_shipped_catalog
 from holdfast.errors import ConfigError, FormatError, UnrecognizedContent
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.common.json.body_fields import parse_body_fields
 from holdfast.providers.common.json.json_path import set_body_model
 from holdfast.providers.common.json.lenient_json import read_json_text

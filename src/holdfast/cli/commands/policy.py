@@ -9,16 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.output.terminal import (
-    clean_single_line,
-    make_console,
-    make_json_option,
-    print_json,
-    print_table,
-    print_wrapped,
-)
+from holdfast.cli.output.terminal import make_console, make_json_option, print_json, print_table, print_wrapped
 from holdfast.cli.reports.constants_table import list_constants
 from holdfast.config import Configuration, load_configuration
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import PRESET_GROUP, get_setting, get_setting_origin, list_setting_names

@@ -15,10 +15,11 @@ import msgspec
 from holdfast.cli.files.input_files import STDIN, read_input_file
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import FloatParamType, IntegerParamType
-from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_json_option
+from holdfast.cli.output.terminal import encode_printable_json, make_json_option
 from holdfast.config.providers import build_sdk_variables
 from holdfast.errors import FormatError
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.common.json.raw_json import decode_json_fields
 from holdfast.state.codec.reading import get_decoder
 from holdfast.testing.provider.calls import ScriptedAnswer

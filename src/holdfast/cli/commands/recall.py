@@ -12,22 +12,16 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.cli.commands.ls import format_age
 from holdfast.cli.files.input_files import open_output_file
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import (
-    ProgressBar,
-    clean_single_line,
-    make_console,
-    make_json_option,
-    print_json,
-    print_line,
-)
-from holdfast.cli.reports.history import find_entry, load_branch_history, parse_message_number
+from holdfast.cli.output.terminal import ProgressBar, make_console, make_json_option, print_json, print_line
 from holdfast.engine.recall import TextPage, iter_recall_pages, list_spilled_texts, recall_page
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.history import find_entry, load_branch_history, parse_message_number
+from holdfast.reports.session_list import format_age
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.search.search import MATCH_CLOSE, MATCH_OPEN

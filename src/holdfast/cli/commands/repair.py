@@ -14,18 +14,12 @@ from msgspec import Struct
 from holdfast.cli.files.repair_session_file import FILE_MISSING, SessionFileRepair, repair_file_on_disk
 from holdfast.cli.files.user_paths import get_store_path, store_option, suggest_export_for_session
 from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
-from holdfast.cli.output.terminal import (
-    ProgressBar,
-    clean_single_line,
-    make_console,
-    make_json_option,
-    print_json,
-    print_wrapped,
-)
+from holdfast.cli.output.terminal import ProgressBar, make_console, make_json_option, print_json, print_wrapped
 from holdfast.formats.repair.findings import RepairFinding
 from holdfast.formats.repair.survey import NO_HEADER_REASON
 from holdfast.formats.repair.tools import REPAIR_TOOLS
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.foreign.open_database import recognize_database
 from holdfast.store.foreign.opencode import FORMAT as OPENCODE_FORMAT
 from holdfast.store.foreign.repair_opencode import repair_opencode_database

@@ -24,7 +24,6 @@ from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError,
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import (
     ProgressBar,
-    clean_single_line,
     has_colors,
     make_console,
     make_json_option,
@@ -42,6 +41,7 @@ from holdfast.cli.replay.session_report import (
 )
 from holdfast.cli.replay.summary_model import SummaryModelOptions, open_summary_model, parse_summary_kinds
 from holdfast.errors import UnknownPolicy, UnrecognizedContent
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 from holdfast.replay.report import OUR_POLICY, PolicyRow

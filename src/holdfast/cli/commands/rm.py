@@ -12,8 +12,9 @@ import click
 
 from holdfast.cli.files.user_paths import is_store_missing, open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
-from holdfast.cli.output.terminal import clean_single_line, make_json_option, print_json
+from holdfast.cli.output.terminal import make_json_option, print_json
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.base import SessionStore
 from holdfast.store.garbage import RemovalPreview, preview_removal
 from holdfast.store.location import locate_store

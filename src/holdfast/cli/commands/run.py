@@ -22,7 +22,7 @@ from holdfast.cli.clients.temporary_files import ClientCommand, prepare_client
 from holdfast.cli.files.user_paths import is_store_missing, open_named_store, store_option
 from holdfast.cli.output.errors import EXPECTED_ERRORS, CommandError, cut_long_words, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_json_option
+from holdfast.cli.output.terminal import encode_printable_json, make_json_option
 from holdfast.cli.proxy_options import (
     MAX_PORT,
     add_proxy_options,
@@ -37,16 +37,17 @@ from holdfast.cli.proxy_options import (
     summarize_run,
     translate_bind_error,
 )
-from holdfast.cli.reports.describe import shorten_session_keys
 from holdfast.config.providers import ADDRESS_VARIABLES
 from holdfast.errors import FormatError
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
+from holdfast.reports.describe import shorten_session_keys
 from holdfast.store.location import locate_store
 
 if TYPE_CHECKING:
     from holdfast.cli.clients.child_process import ClientOutcome, ClientProxyOptions
-    from holdfast.cli.reports.dry_run import PolicyForecast
+    from holdfast.reports.dry_run import PolicyForecast
 
 ClientPreparation: TypeAlias = Callable[[str], AbstractContextManager[ClientCommand]]
 """Prepares a client to start with a proxy at the given address."""

@@ -16,7 +16,7 @@ from holdfast import events
 from holdfast.cli.files.user_paths import store_option
 from holdfast.cli.output.errors import CommandInterrupted, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
-from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_json_option
+from holdfast.cli.output.terminal import encode_printable_json, make_json_option
 from holdfast.cli.proxy_options import (
     MAX_PORT,
     add_proxy_options,
@@ -35,6 +35,7 @@ from holdfast.config.addresses import get_external_address
 from holdfast.config.providers import PROVIDERS, build_sdk_variables
 from holdfast.errors import ConfigError
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 from holdfast.proxy.settings import Settings
 from holdfast.store.location import StoreLocation, locate_store

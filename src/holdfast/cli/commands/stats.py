@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 import msgspec
-from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.files.user_paths import describe_missing_store, open_named_store, store_option
 from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.session_line import format_session_line
 from holdfast.cli.output.terminal import (
     COLUMN_GAP,
     ProgressBar,
     choose_columns,
-    clean_single_line,
     make_console,
     make_json_option,
     print_json,
@@ -25,29 +23,21 @@ from holdfast.cli.output.terminal import (
     print_table,
     print_wrapped,
 )
-from holdfast.cli.reports.account import (
-    LargestRequest,
+from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.account import (
     RuleSavings,
     SessionSavings,
-    compute_savings_and_state,
     sum_savings,
 )
-from holdfast.cli.reports.changed_fields import list_change_lines
-from holdfast.cli.reports.describe import format_session_line, shorten_session_keys
-from holdfast.cli.reports.dry_run import PolicyForecast, describe_forecast, forecast_session
-from holdfast.cli.reports.history import SHORT_ID
-from holdfast.cli.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
-from holdfast.config import Catalog
-from holdfast.messages.text.counts import format_count
-from holdfast.planning import budget as guard
-from holdfast.planning.settings import Settings
+from holdfast.reports.changed_fields import list_change_lines
+from holdfast.reports.describe import shorten_session_keys
+from holdfast.reports.dry_run import PolicyForecast, describe_forecast, forecast_session
+from holdfast.reports.history import SHORT_ID
+from holdfast.reports.request_size import TargetCache, format_tokens
+from holdfast.reports.session_savings import compute_savings_of_entries, load_session_savings
 from holdfast.state.cache_misses import UNREPORTED
-from holdfast.state.calibration.calibration import min_known_size
-from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import Entry, RequestSetup
-from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.blobs.blob_names import collect_named_blobs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -178,7 +168,7 @@ def _report_session(
     waiting.begin_part("reading the log")
     entries = store.read_entries(info.key)
     waiting.begin_part("computing costs")
-    account, state = _compute_account_and_state(
+    account, state = compute_savings_of_entries(
         store,
         info,
         configuration.catalog,
@@ -195,68 +185,6 @@ def _report_session(
     waiting.begin_part("forecasting the policy", account.requests)
     policy = state.policy_name or "holdfast"
     return _SessionReport(account, forecast_session(info, entries, configuration, policy, state, waiting.advance))
-
-
-def load_session_savings(
-    store: SessionStore,
-    info: SessionInfo,
-    catalog: Catalog,
-    places: TargetCache,
-) -> SessionSavings:
-    """Compute the savings of a session, with the sizes of its spilled texts, in the window it may use."""
-    return _compute_account_and_state(store, info, catalog, places, store.read_entries(info.key))[0]
-
-
-def _compute_account_and_state(
-    store: SessionStore,
-    info: SessionInfo,
-    catalog: Catalog,
-    places: TargetCache,
-    entries: Sequence[Entry],
-) -> tuple[SessionSavings, ConversationState]:
-    """Compute the savings of a session from its ``entries``, and return them with the state of its current branch."""
-    hashes = collect_named_blobs(entries)
-    # A blob may be missing from the store's folder.
-    sizes = [store.blobs.get_size(hash_) for hash_ in hashes if store.blobs.has_blob(hash_)]
-
-    # Most requests of a session share the four fields of the key, so each target is only found once.
-    targets: dict[tuple[str, int, RequestSetup, str], tuple[Target, Settings]] = {}
-
-    def sized(state: ConversationState) -> RequestSize:
-        key = state.last_request.model, state.last_request.configured_window, state.setup, state.policy_name
-        if key not in targets:
-            targets[key] = places(info, state)
-        return measure_request(state, *targets[key])
-
-    account, state = compute_savings_and_state(info.key, entries, info.leaf_id, catalog, info.model, sized)
-    # The compactions of an imported session are another tool's work, so the overflows they avoided do not count.
-    avoided_overflows = 0 if info.format else account.avoided_overflows
-    largest = account.largest
-    if largest.from_client:
-        largest = _apply_effective_window(largest, state, places, info)
-    account = replace(
-        account,
-        largest=largest,
-        spills=len(hashes),
-        spill_bytes=sum(sizes),
-        avoided_overflows=avoided_overflows,
-    )
-    return account, state
-
-
-def _apply_effective_window(
-    largest: LargestRequest,
-    state: ConversationState,
-    places: TargetCache,
-    info: SessionInfo,
-) -> LargestRequest:
-    """Return the largest request with the window that the next one is planned for."""
-    place, settings = places(info, state)
-    limits = guard.compute_effective_target(place, state, settings).limits
-    capped_size = replace(largest, window=min_known_size(largest.window, settings.window.cap))
-    if limits.window_source == guard.LEARNED_ORIGIN:
-        return capped_size.apply_window_limit(limits.window)
-    return capped_size
 
 
 _USAGE_FIGURES = ("input", "output", "cache_read", "cache_write", "dollars", "cache_hit")

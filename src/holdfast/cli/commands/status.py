@@ -10,7 +10,8 @@ from holdfast.cli.always_on import effects
 from holdfast.cli.always_on.instance import InstanceRecord, find_pointing_files
 from holdfast.cli.always_on.user_instances import load_instances
 from holdfast.cli.clients.client_check import probe_url
-from holdfast.cli.output.terminal import clean_single_line, make_console, make_json_option, print_json, print_wrapped
+from holdfast.cli.output.terminal import make_console, make_json_option, print_json, print_wrapped
+from holdfast.messages.text.single_line import clean_single_line
 
 EXAMPLES = """\
 \b

@@ -13,9 +13,9 @@ from holdfast import config
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.session_line import format_session_line
 from holdfast.cli.output.terminal import (
     ProgressBar,
-    clean_single_line,
     make_console,
     make_json_option,
     print_json,
@@ -23,8 +23,11 @@ from holdfast.cli.output.terminal import (
     print_more_hint,
     print_wrapped,
 )
-from holdfast.cli.reports.describe import format_session_line, format_time, shorten_entry_ids
-from holdfast.cli.reports.history import (
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.planning import budget as guard
+from holdfast.planning.settings import Settings
+from holdfast.reports.describe import format_time, shorten_entry_ids
+from holdfast.reports.history import (
     BranchHistory,
     MessageState,
     build_branch_history,
@@ -33,10 +36,8 @@ from holdfast.cli.reports.history import (
     list_shown_edits,
     load_branch_history,
 )
-from holdfast.cli.reports.request_size import format_tokens, get_target_and_settings, measure_request
-from holdfast.cli.reports.session_lock import open_journal_at_leaf
-from holdfast.planning import budget as guard
-from holdfast.planning.settings import Settings
+from holdfast.reports.request_size import format_tokens, get_target_and_settings, measure_request
+from holdfast.reports.session_lock import open_journal_at_leaf
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry

@@ -15,11 +15,12 @@ from holdfast.cli.clients.client_check import probe_url
 from holdfast.cli.files.user_paths import is_store_missing, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import FloatParamType
-from holdfast.cli.output.terminal import clean_single_line, encode_printable_json, make_console, make_json_option
+from holdfast.cli.output.terminal import encode_printable_json, make_console, make_json_option
 from holdfast.cli.proxy_options import get_proxy_token
-from holdfast.cli.reports.watched_sessions import StoreFollower, WatchedSession
 from holdfast.config.addresses import is_base_url, is_local_url
 from holdfast.errors import StoreLocked
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.watched_sessions import StoreFollower, WatchedSession
 from holdfast.store.location import locate_store
 from holdfast.store.open_store import open_store
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import click
 import msgspec
-from msgspec import Struct
 
 from holdfast import config
 from holdfast.cli.files.user_paths import open_named_store, store_option
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.session_line import format_session_line
 from holdfast.cli.output.terminal import (
     ProgressBar,
-    clean_single_line,
     make_console,
     make_json_option,
     print_command,
@@ -26,35 +25,26 @@ from holdfast.cli.output.terminal import (
     print_more_hint,
     print_wrapped,
 )
-from holdfast.cli.reports.cache_misses import find_session_misses
-from holdfast.cli.reports.changed_fields import FieldChange, list_change_lines, list_message_field_changes
-from holdfast.cli.reports.describe import format_session_line, format_time, get_message_text_lines, shorten_session_keys
-from holdfast.cli.reports.history import (
+from holdfast.cli.reports.request_detail_text import print_request_detail
+from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.cache_misses import find_session_misses
+from holdfast.reports.changed_fields import list_change_lines
+from holdfast.reports.describe import format_time, shorten_session_keys
+from holdfast.reports.history import (
     SHORT_ID,
     BranchHistory,
     MessageAction,
-    MessageState,
     find_entry,
     find_session_or_entry,
-    get_shown_messages,
-    iter_message_actions,
-    list_message_visibility,
     load_branch_history,
     load_history_through_entry,
 )
-from holdfast.cli.reports.history import sum_message_sizes as size_of
-from holdfast.cli.reports.original_text import count_original_characters, iter_original_text
-from holdfast.cli.reports.request_detail import (
-    REQUEST_BODIES,
-    describe_request,
-    find_request_position,
-    print_request_detail,
-)
-from holdfast.cli.reports.request_size import RequestSize, format_tokens, measure_session_request
-from holdfast.messages.sized_message import SizedMessage
-from holdfast.messages.text.counts import format_count
-from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import CompactionEntry, Entry
+from holdfast.reports.message_story import MessageStory, explain_message
+from holdfast.reports.original_text import count_original_characters, iter_original_text
+from holdfast.reports.request_detail import REQUEST_BODIES, describe_request, find_request_position
+from holdfast.reports.request_size import format_tokens, measure_session_request
+from holdfast.state.entries import Entry
 from holdfast.store.base import SessionInfo
 
 EXAMPLES = """\
@@ -72,35 +62,6 @@ _STATE_TEXTS = {
     "reduced": "requests show a shorter text in its place",
     "hidden": "requests no longer show it",
 }
-
-
-class MessageReplacement(Struct, frozen=True, omit_defaults=True):
-    """The text shown in place of a message: the reduced message, or the summary of the compaction ``entry``."""
-
-    tokens: int
-    text: str
-    entry: str = ""
-
-
-class MessageStory(Struct, frozen=True):
-    """The history of a message. Tokens are estimates, as in ``holdfast context``."""
-
-    session: str
-    message: int
-    entry: str
-    role: str
-    at: int | None
-    tokens: int
-    """The size of the message as its entry holds it, like ``text``."""
-    characters: int
-    """Its original length; more than ``text`` has, if it was too long for an entry."""
-    text: str
-    state: MessageState
-    replacement: MessageReplacement | None
-    """The text that requests show for it, or None."""
-    actions: tuple[MessageAction, ...]
-    changed_fields: tuple[FieldChange, ...] = ()
-    """Fields that messages of its role are sent with changed, since a server refused them."""
 
 
 @click.command("why", epilog=EXAMPLES)
@@ -240,73 +201,6 @@ def _get_message_number(log: BranchHistory, entry: Entry) -> int:
     if kind in {"decision", "compaction"}:
         hint = f"; holdfast diff SESSION ..{short} shows what it changed"
     raise CommandError(f"entry {short} is a {kind}, not a message; give a number as holdfast show prints it{hint}")
-
-
-def explain_message(
-    info: SessionInfo,
-    log: BranchHistory,
-    number: int,
-    characters: int,
-    size: RequestSize,
-) -> MessageStory:
-    """Explain message ``number``, which originally had ``characters``; tokens are measured by ``size``."""
-    entry = log.message_entries[number]
-    sized_message = log.state.history.sized_messages[number]
-    state = list_message_visibility(log.state)[number]
-    return MessageStory(
-        session=info.key,
-        message=number,
-        entry=entry.id,
-        role=sized_message.message.role,
-        at=entry.time_ms,
-        tokens=size.scale_tokens(sized_message.tokens),
-        characters=characters,
-        text=_join_message_text([sized_message]),
-        state=state,
-        replacement=_find_replacement(log, number, state, size),
-        actions=tuple(iter_message_actions(log, number, info.format, size)),
-        changed_fields=list_message_field_changes(log.state, sized_message.message.role),
-    )
-
-
-def _find_replacement(
-    log: BranchHistory,
-    number: int,
-    state: MessageState,
-    size: RequestSize,
-) -> MessageReplacement | None:
-    if state != "hidden":
-        sized_messages = get_shown_messages(log.state, number)
-        return MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
-    # An edit that merges several messages shows its text at the first of them.
-    covering_index = _find_covering_message(log.state, number)
-    if covering_index is not None:
-        sized_messages = get_shown_messages(log.state, covering_index)
-        if sized_messages:
-            return MessageReplacement(size.scale_tokens(size_of(sized_messages)), _join_message_text(sized_messages))
-        return None
-    # The newest compaction hides the message now; the summaries before it are part of what it replaced.
-    for id_, body in reversed(log.state.view.active_decisions):
-        if isinstance(body, CompactionEntry):
-            if body.summary is None:
-                return None
-            text = _join_message_text([SizedMessage(body.summary)])
-            return MessageReplacement(size.scale_tokens(body.head_tokens), text, id_)
-    return None
-
-
-def _find_covering_message(state: ConversationState, number: int) -> int | None:
-    """Return the number of the kept message with an edit that also covers ``number``, or None."""
-    for edits in state.view.edits.values():
-        for edit in edits:
-            covers_number = edit.span.start <= number < max(edit.span.stop, 1)
-            if edit.span.part is None and covers_number and edit.span.start >= state.view.first_kept:
-                return edit.span.start
-    return None
-
-
-def _join_message_text(messages: list[SizedMessage] | tuple[SizedMessage, ...]) -> str:
-    return "\n".join(get_message_text_lines(messages))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from holdfast.cli.demo.trial import DEMO_SESSION, MODEL, WINDOW, DemoRun
 from holdfast.cli.demo.watcher import draw_run
-from holdfast.cli.output.terminal import clean_single_line, print_command, print_wrapped
+from holdfast.cli.output.terminal import print_command, print_wrapped
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.testing.task.routes import ROUTES
 
 if TYPE_CHECKING:

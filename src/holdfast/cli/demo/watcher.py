@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 from rich.text import Text
 
 from holdfast.cli.demo.trial import MAX_OUTPUT, WINDOW, RunProgress
-from holdfast.cli.output.terminal import clean_single_line, has_colors
+from holdfast.cli.output.terminal import has_colors
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.replay.measure import RequestPoint
 from holdfast.replay.picture import COMPACTION_EVENTS, draw_policy_picture
 from holdfast.replay.report import format_tokens_short

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
-from holdfast.cli.output.terminal import clean_single_line
 from holdfast.errors import UnknownId
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.location import STORE_VARIABLE, locate_store
 from holdfast.store.open_store import expand_home, open_store

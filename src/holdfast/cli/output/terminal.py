@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock, Timer
@@ -33,9 +32,6 @@ COLUMN_GAP = 2
 """Blanks between columns."""
 PROGRESS_DELAY = 1.0
 """Seconds before a progress bar appears. Chosen by judgement: quick commands should not flicker."""
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-"""Line ends, escape sequences and marks that change the text direction: recorded text could steer the terminal."""
-_HALF_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def make_json_option(noun: str) -> Callable[[F], F]:
@@ -123,18 +119,6 @@ def make_console(*, stderr: bool = False) -> Console:
 def has_colors(console: Console) -> bool:
     """Return whether colors can distinguish things here; otherwise letters must."""
     return console.color_system is not None and not console.no_color
-
-
-def clean_single_line(text: str, max_length: int = 0) -> str:
-    """Return ``text`` on one line without control characters, cut to ``max_length`` characters (0: not cut)."""
-    if max_length:
-        # Cut early: the text may have megabytes. Four times the length leaves enough after blanks are merged.
-        text = text[: 4 * max_length]
-    line = " ".join(_CONTROL_CHARACTERS.sub(" ", text).split())
-    line = _HALF_SURROGATE.sub("\ufffd", line)
-    if max_length and len(line) > max_length:
-        return f"{line[: max_length - 1]}…"
-    return line
 
 
 def print_more_hint(count: int, noun: str, option: str) -> None:

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 from holdfast.cli.files.input_files import read_input_file
 from holdfast.cli.files.recordings import RecordingSource
 from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
-from holdfast.cli.output.terminal import clean_single_line
 from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
 from holdfast.cli.replay.summary_model import SummaryModel
-from holdfast.cli.reports.request_size import RECORDED_ORIGIN, use_recorded_window
 from holdfast.config import Catalog, get_target
 from holdfast.errors import FormatError, WindowTooSmall
 from holdfast.formats import Recording, read_recording
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.budget import check_budget, compute_budget
 from holdfast.planning.builder import PlanBuilder
 from holdfast.planning.pipeline import Policy
@@ -40,6 +39,7 @@ from holdfast.replay.repositories import name_repository
 from holdfast.replay.session import ReplaySession, make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
 from holdfast.replay.written_summaries import SummaryKind, name_policy_with_summaries
+from holdfast.reports.request_size import RECORDED_ORIGIN, use_recorded_window
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 

@@ -13,21 +13,16 @@ from msgspec.structs import replace
 
 from holdfast import config
 from holdfast.cli.files.user_paths import open_named_store
-from holdfast.cli.output.terminal import (
-    clean_single_line,
-    make_console,
-    print_command,
-    print_json,
-    print_line,
-    print_wrapped,
-)
-from holdfast.cli.reports.describe import format_session_line, shorten_session_keys
-from holdfast.cli.reports.history import SHORT_ID, load_branch_history
-from holdfast.cli.reports.next_plan import make_session_plan_inputs
-from holdfast.cli.reports.request_size import format_tokens, get_session_target
-from holdfast.cli.reports.session_lock import list_decisions_after, open_journal_at_leaf
+from holdfast.cli.output.session_line import format_session_line
+from holdfast.cli.output.terminal import make_console, print_command, print_json, print_line, print_wrapped
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.pipeline import Policy
+from holdfast.reports.describe import shorten_session_keys
+from holdfast.reports.history import SHORT_ID, load_branch_history
+from holdfast.reports.next_plan import make_session_plan_inputs
+from holdfast.reports.request_size import format_tokens, get_session_target
+from holdfast.reports.session_lock import list_decisions_after, open_journal_at_leaf
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionInfo, SessionStore

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.cli.reports.describe import get_message_text_lines
-from holdfast.cli.reports.history import BranchHistory
 from holdfast.errors import UnknownId
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.constants import HANDLE_CHARS
+from holdfast.reports.describe import get_message_text_lines
+from holdfast.reports.history import BranchHistory
 from holdfast.state.entries import BranchSummaryEntry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import iter_named_hashes

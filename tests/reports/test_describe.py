@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.cli.reports.describe import get_message_text_lines, shorten_entry_ids, summarize_message
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.reports.describe import get_message_text_lines, shorten_entry_ids, summarize_message
 
 
 def test_shorten_entry_ids_returns_unique_prefixes():

@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.reports.describe import get_message_text_lines
-from holdfast.cli.reports.history import BranchHistory
-from holdfast.cli.reports.request_size import RequestSize
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.reports.describe import get_message_text_lines
+from holdfast.reports.history import BranchHistory
+from holdfast.reports.request_size import RequestSize
 from holdfast.state.entries import CompactionEntry, DecisionEntry
 from holdfast.state.view import build_projection, list_projection_origins
 

@@ -7,14 +7,11 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from rich.text import Text
-
-from holdfast.cli.output.terminal import clean_single_line
 from holdfast.messages import parts
 from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.sized_message import SizedMessage
+from holdfast.messages.text.single_line import clean_single_line
 from holdfast.messages.text.text_runs import merge_adjacent_texts
-from holdfast.store.base import SessionInfo
 
 MIN_ID_LENGTH = 8
 """Least number of characters of a session's id that are shown; more if needed to be unique."""
@@ -27,12 +24,6 @@ _PROXY_SESSION_KEY = re.compile(
 its name for the conversation (``make_plugin_session_key``)."""
 MAX_LINE_TEXT = 160
 """Characters of a text that are used for a line."""
-
-
-def format_session_line(info: SessionInfo) -> Text:
-    """Format a session's id and title, the first line of most reports."""
-    title = clean_single_line(info.title)
-    return Text.assemble((clean_single_line(info.key), "bold"), f"  {title}" if title else "")
 
 
 def summarize_message(message: Message) -> str:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.files.user_paths import open_named_store
-from holdfast.cli.output.errors import EXPECTED_ERRORS
-from holdfast.cli.reports.branches import find_overflow_refusals, fold_branches
-from holdfast.cli.reports.history import get_entries_to_leaf
-from holdfast.cli.reports.request_size import format_tokens, get_session_target
 from holdfast.config import Configuration
 from holdfast.errors import WindowTooSmall
 from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy, plan_without_normalization
+from holdfast.reports.branches import find_overflow_refusals, fold_branches
+from holdfast.reports.history import get_entries_to_leaf
+from holdfast.reports.request_size import format_tokens, get_session_target
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.conversation_state import ConversationState
@@ -206,22 +203,6 @@ class _DryRunFold:
         self._is_over = self._is_over or is_over
         self._planned = plan.state
         self._scale = plan.after / max(1, size)
-
-
-def forecast_sessions(
-    option: str | None,
-    keys: Sequence[str],
-    configuration: Configuration,
-    policy: str,
-) -> PolicyForecast:
-    """Forecast ``policy`` for the first of ``keys``, sessions of the store ``option``."""
-    total = PolicyForecast(policy)
-    with suppress(*EXPECTED_ERRORS), open_named_store(option, readonly=True) as there:
-        for key in keys[:MAX_PLANNED_SESSIONS]:
-            info = there.get_session(key)
-            forecast = forecast_session(info, there.read_entries(key), configuration, policy)
-            total = total.add_dry_run(forecast)
-    return total
 
 
 def describe_forecast(dry_run: PolicyForecast) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.output.terminal import clean_single_line
-from holdfast.cli.reports.describe import format_time
 from holdfast.messages.text.counts import format_count
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.reports.describe import format_time
 from holdfast.state.calibration.model_stats import list_nonempty_model_stats
 from holdfast.state.changed_options import ChangedOption
 from holdfast.state.codec.reading import convert_value

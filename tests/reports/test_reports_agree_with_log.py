@@ -8,17 +8,17 @@ from hypothesis_strategies import log_strategy
 from msgspec.structs import replace
 
 from holdfast.cli.commands.undo import list_undoable
-from holdfast.cli.reports.account import compute_savings_and_state, sum_savings
-from holdfast.cli.reports.history import (
+from holdfast.config import load_shipped_catalog
+from holdfast.reports.account import compute_savings_and_state, sum_savings
+from holdfast.reports.history import (
     build_branch_history,
     get_shown_messages,
     iter_message_actions,
     list_active_decisions,
     list_message_visibility,
 )
-from holdfast.cli.reports.request_diff import compare_requests, group_message_changes
-from holdfast.cli.reports.request_size import measure_session_request
-from holdfast.config import load_shipped_catalog
+from holdfast.reports.request_diff import compare_requests, group_message_changes
+from holdfast.reports.request_size import measure_session_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
 from holdfast.state.fold.fold_entries import apply_entry

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.reports.account import compute_savings_and_state
-from holdfast.cli.reports.cache_misses import find_session_misses
-from holdfast.cli.reports.request_size import measure_session_request
-from holdfast.cli.reports.watched_sessions import KEPT_STATES, StoreFollower, describe_decision
 from holdfast.config import load_configuration
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.reports.account import compute_savings_and_state
+from holdfast.reports.cache_misses import find_session_misses
+from holdfast.reports.request_size import measure_session_request
+from holdfast.reports.watched_sessions import KEPT_STATES, StoreFollower, describe_decision
 from holdfast.state.cache_misses import UNREPORTED
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
