@@ -524,6 +524,41 @@ def test_a_memory_that_a_callback_edits_is_followed():
     assert len(store.list_sessions()) == 1
 
 
+@pytest.mark.parametrize("agent_class", AGENT_CLASSES)
+def test_steps_share_their_messages(agent_class):
+    """What smolagents keeps of the requests of all steps takes no more room than one history, and says the same."""
+    agent = make_agent(agent_class, make_model(StrictModel(steps=8, window=1_000_000)))
+    plain_agent = make_agent(agent_class, StrictModel(steps=8, window=1_000_000))
+    for each in (agent, plain_agent):
+        each.run(PROMPT)
+    requests, plain_requests = list_requests(agent), list_requests(plain_agent)
+    assert len(requests) == 9
+    for older, newer in pairwise(requests):
+        assert len(older) < len(newer)
+        assert all(message is other for message, other in zip(older, newer, strict=False))
+    assert [messages[1:] for messages in requests] == [messages[1:] for messages in plain_requests]
+
+
+def test_a_step_keeps_what_it_was_shown():
+    """A later change of the memory does not reach the messages that are kept with the steps before it."""
+
+    def cut_older_observations(step, agent):
+        for older in agent.memory.steps:
+            if isinstance(older, ActionStep):
+                older.observations = "cut"
+
+    agent = make_agent(ToolCallingAgent, make_model(StrictModel(steps=4)), step_callbacks=[cut_older_observations])
+    agent.run(PROMPT)
+    observations = [[get_text(message) for message in request[2:]] for request in list_requests(agent)]
+    assert "step 000, line" in observations[1][-1]
+    assert "step 000, line" not in "".join(observations[2])
+
+
+def list_requests(agent):
+    """Return the messages that the agent keeps with its steps."""
+    return [step.model_input_messages for step in agent.memory.steps if isinstance(step, ActionStep)]
+
+
 def test_old_pictures_that_a_callback_takes_away_cost_no_compaction():
     """The callback of agents that look at screenshots, as the documentation of smolagents has it, changes the past in
     each step; an extract that covers such a step holds all the same.

@@ -73,6 +73,8 @@ class HoldfastModel(Model):
         """The newest run that began with a message, by the key of the first one."""
         self._hidden_pictures: dict[str, dict[int, Message]] = {}
         """By key of a conversation: messages with pictures that its newest call did not show."""
+        self._newest_messages: dict[str, list[Any]] = {}
+        """By key of a conversation: the messages of its newest call."""
         self._random_name = uuid4().hex
         self._newest_key = ""
 
@@ -156,6 +158,7 @@ class HoldfastModel(Model):
             if not given.groups:
                 return unplanned
             history = self._open_history(given.groups, is_plan=PLAN_STOP_SEQUENCE in _list_stop_sequences(options))
+            self._share_equal_messages(messages, history.key)
             given = restore_hidden_pictures(given, self._hidden_pictures.get(history.key, {}))
             given_messages = [GivenMessage(group.message) for group in given.groups]
             target = _choose_target(self.wrapped_model, self._window, options)
@@ -180,6 +183,20 @@ class HoldfastModel(Model):
         with self._lock:
             _remember(self._hidden_pictures, history.key, hidden_pictures)
         return call._replace(messages=write_messages(call.given, shown_messages))
+
+    def _share_equal_messages(self, messages: list[Any], key: str) -> None:
+        """Put the objects of the call before in place of equal ones in ``messages``.
+
+        smolagents writes all messages anew for each call, and keeps the list with the step (``model_input_messages``):
+        300 steps that read 80 MB would take 12 GB.
+        """
+        with self._lock:
+            older_messages = self._newest_messages.get(key, [])
+            _remember(self._newest_messages, key, messages)
+        for index, (older, message) in enumerate(zip(older_messages, messages, strict=False)):
+            # Pictures are not copied, and take long to compare.
+            if _has_only_text(message) and older == message:
+                messages[index] = older
 
     def _note_usage(self, call: _PlannedCall, usage: Usage | None) -> None:
         if call.history is not None and usage is not None:
@@ -209,6 +226,12 @@ class HoldfastModel(Model):
 
     def _answer_recall(self, arguments: Mapping[str, Any]) -> str:
         return self.get_history().answer_recall(arguments)
+
+
+def _has_only_text(message: Any) -> bool:
+    """Whether a message has nothing but texts."""
+    content = message.get("content") if isinstance(message, dict) else message.content
+    return isinstance(content, str) or all(element.get("type") == "text" for element in content or ())
 
 
 def _remember(values: dict[str, _Value], key: str, value: _Value) -> None:
