@@ -471,6 +471,18 @@ def test_messages_that_are_shown_go_out_as_the_caller_wrote_them(serve):
     assert served.provider.requests == []
 
 
+def test_a_message_that_the_caller_changes_in_place_is_read_again(serve):
+    """What was read for the call before is used for messages that are as they were, down to their parts."""
+    served, client = serve(), make_client()
+    messages = make_conversation(steps=3)
+    messages[3]["content"] = [{"type": "text", "text": messages[3]["content"]}]
+    for text in ("short", write_log(0, lines=5_000)):
+        messages[3]["content"][0]["text"] = text
+        client.completion(OPENAI, messages, tools=[READ_LOG, client.recall_tool], **served.openai)
+    assert not served.refusals
+    assert "recall" in str(served.bodies[-1]["messages"][3])
+
+
 def test_signed_thinking_is_sent_back_unchanged(serve):
     """Claude's thinking, which LiteLLM keeps in ``thinking_blocks``, is accepted in later requests: its provider
     checks each signature.

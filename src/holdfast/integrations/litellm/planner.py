@@ -57,6 +57,8 @@ class CallPlanner:
         self._histories = AgentHistories(store, policy, listener)
         self._keys = ConversationKeys()
         self._has_warned = False
+        self._newest_conversation: ReadConversation | None = None
+        """What the newest call gave, of whatever conversation: mostly the next one goes on with it."""
         self._newest_calls: WeakKeyDictionary[AgentHistory, PlannedCall] = WeakKeyDictionary()
 
     def plan(
@@ -74,9 +76,10 @@ class CallPlanner:
         ``window`` what a router knows of the model's.
         """
         with self._histories.keep_agent_running():
-            conversation = read_conversation(messages)
+            conversation = read_conversation(messages, self._newest_conversation)
             if not conversation.messages:
                 return None
+            self._newest_conversation = conversation
             call_key = key or self._keys.choose_key(conversation, options)
             history = self._histories.open(call_key)
             target = choose_target(model, options, self._window or window)
@@ -110,7 +113,7 @@ class CallPlanner:
 
     def find_history(self, messages: Sequence[Any], options: Mapping[str, Any]) -> AgentHistory | None:
         """Return the conversation of ``messages``, or None if no call of it went through here."""
-        conversation = read_conversation(messages)
+        conversation = read_conversation(messages, self._newest_conversation)
         key = self._keys.find_key(conversation, options) if conversation.messages else None
         return None if key is None else self._histories.open(key)
 
