@@ -1,6 +1,7 @@
 """Agent frameworks over a long run: each with its own remedy for a full window, and with ours.
 
-Usage: python bench/frameworks.py --envs FOLDER [--only NAME] [--steps N] [--largest CHARS] [--json] [--write] [--check]
+Usage: python bench/frameworks.py --envs FOLDER [--only NAME] [--remedy NAME] [--steps N] [--seed N] [--largest CHARS]
+                                  [--json] [--write] [--check]
        python bench/frameworks.py --make-envs FOLDER
 
 Every agent is the real one: the framework's own loop, message classes and model class, in its own environment and
@@ -70,6 +71,8 @@ ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
     "strands": ("strands-agents[openai]>=1.62",),
     "google-adk": ("google-adk>=2.13", "litellm"),
     "deepagents": ("deepagents>=0.7", "langchain-openai"),
+    "smolagents": ("smolagents[openai]>=1.26",),
+    "litellm": ("litellm>=1.110",),
 }
 """The packages of each environment, beside Holdfast with the extra ``exact``."""
 
@@ -126,6 +129,14 @@ ROWS = (
     Row("deepagents", "own", "its own defaults", look_up=_grep),
     Row("deepagents", "offload", "its own, smaller results", look_up=_grep),
     Row("deepagents", "holdfast", "Holdfast", look_up=_recall),
+    Row("smolagents", "none", "no remedy"),
+    Row("smolagents", "shorten", "callback: shorter observations"),
+    Row("smolagents", "delete", "the same, oldest steps deleted"),
+    Row("smolagents", "holdfast", "Holdfast", look_up=_recall),
+    Row("litellm", "none", "no remedy"),
+    Row("litellm", "trim", "trim_messages"),
+    Row("litellm", "compress", "compress"),
+    Row("litellm", "holdfast", "Holdfast", look_up=_recall),
 )
 
 
@@ -230,7 +241,7 @@ def run_tables(args: argparse.Namespace) -> dict[int, list[RowFigures]]:
         if not args.json:
             print_headings(largest)
         tables[largest] = []
-        for figures in run_rows(rows, make_workload(args.steps, SEED, largest), largest, args.envs):
+        for figures in run_rows(rows, make_workload(args.steps, args.seed, largest), largest, args.envs):
             tables[largest].append(figures)
             if not args.json:
                 print_row(figures)
@@ -261,7 +272,8 @@ def write_page(tables: Mapping[int, Sequence[RowFigures]]) -> None:
             pieces.append("Where another is ahead:\n\n" + "\n".join(reasons) + "\n")
     versions = sorted({figures.versions for table in tables.values() for figures in table if figures.versions})
     steps = max(figures.script_answers for table in tables.values() for figures in table)
-    pieces.append(f"{steps} answers, window {WINDOW:,}, {MODEL}. " + "; ".join(versions) + ".")
+    seeds = ", ".join(sorted({str(figures.seed) for table in tables.values() for figures in table}))
+    pieces.append(f"{steps} answers, seed {seeds}, window {WINDOW:,}, {MODEL}. " + "; ".join(versions) + ".")
     fill_page_part("frameworks", "\n".join(pieces), PAGE)
 
 
@@ -289,6 +301,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a framework")
     parser.add_argument("--remedy", default="", help="a remedy of it")
     parser.add_argument("--steps", type=int, default=STEPS, help="answers of the model")
+    parser.add_argument("--seed", type=int, default=SEED, help="another one makes other facts, calls and results")
     parser.add_argument(
         "--largest", type=int, action="append", help="characters of the largest result; may be repeated"
     )

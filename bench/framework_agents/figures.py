@@ -24,6 +24,7 @@ class RowFigures(Struct, frozen=True):
     remedy: str
     is_ours: bool
     largest_result: int
+    seed: int
     versions: str
     script_answers: int
     answers: int
@@ -97,6 +98,7 @@ def collect_figures(labels: RowLabels, provider: JudgingProvider, end: ChildEnd,
         remedy=labels.remedy,
         is_ours=labels.is_ours,
         largest_result=labels.largest_result,
+        seed=provider.seed,
         versions=end.versions,
         script_answers=provider.script_answers,
         answers=record.answers,

@@ -25,6 +25,8 @@ SUMMARY_CHARS = 4_000
 MAX_PROBES = 30
 """Lost facts that are looked for at the end of a run, evenly chosen."""
 CHECK_PROMPT = "Before we close: look up again what you do not see any more."
+FINAL_ANSWER_TOOL = "final_answer"
+"""The tool with which a run of smolagents ends: it takes an answer without a call for a mistake of the model."""
 
 LookUp = Callable[[str], tuple[str, dict[str, Any]]]
 """Makes the call with which the model looks for a name: tool and arguments."""
@@ -130,24 +132,24 @@ class JudgingProvider:
             return ScriptedAnswer(write_summary("\n".join(texts)))
         if self._is_checking:
             self._kind = "look-up"
-            return self._choose_look_up(texts)
+            return self._choose_look_up(request, texts)
         steps = self._workload.turns[self._turn].steps
         if self._position >= len(steps):
             # A framework that asks once more after the last words of a turn gets them again.
-            return ScriptedAnswer(steps[-1].text)
+            return _end_turn(steps[-1].text, request)
         step = steps[self._position]
         self._judge(texts)
         self._position += 1
         self.record.answers += 1
-        return step.answer
+        return step.answer if step.tool else _end_turn(step.text, request)
 
-    def _choose_look_up(self, texts: list[str]) -> ScriptedAnswer:
+    def _choose_look_up(self, request: ProviderRequest, texts: list[str]) -> ScriptedAnswer:
         if self._position:
             step, reference = self._probes[self._position - 1]
             self.record.probed += 1
             self.record.found += self._is_shown(step, reference, texts)
         if self._position >= len(self._probes) or self._look_up is None:
-            return ScriptedAnswer("That is all.")
+            return _end_turn("That is all.", request)
         tool, arguments = self._look_up(self._probes[self._position][1][1])
         self._position += 1
         return ScriptedAnswer("", ((tool, arguments),))
@@ -174,6 +176,11 @@ class JudgingProvider:
         return False
 
     @property
+    def seed(self) -> int:
+        """The seed of the script."""
+        return self._workload.seed
+
+    @property
     def script_answers(self) -> int:
         """The answers of the whole script."""
         return len(self._answer_positions)
@@ -181,6 +188,14 @@ class JudgingProvider:
     def count_needed_facts(self) -> int:
         """Return how many facts the whole script needs, whether or not the run came so far."""
         return sum(len(self._dependencies.get_dependencies(step)) for step in self._answer_positions)
+
+
+def _end_turn(text: str, request: ProviderRequest) -> ScriptedAnswer:
+    """Return the last words of a turn: in a call of the tool for them if the agent has one."""
+    for tool in request.body["tools"]:
+        if tool["function"]["name"] == FINAL_ANSWER_TOOL:
+            return ScriptedAnswer("", ((FINAL_ANSWER_TOOL, {"answer": text}),))
+    return ScriptedAnswer(text)
 
 
 def _read_cpu_ms(pid: int) -> float:

@@ -179,6 +179,38 @@ def test_lost_facts_are_looked_up_afterwards(workload):
     assert figures.shown_share < figures.recallable_share < 1
 
 
+def test_last_words_are_in_a_call_where_only_a_tool_ends_the_run(workload):
+    """An agent with the tool ``final_answer`` gets the last words of a turn, and of the look-ups, as a call of it."""
+
+    class EndingLoop(PlainLoop):
+        def say(self, prompt):
+            self.messages.append({"role": "user", "content": prompt})
+            while True:
+                call = self.ask(self.messages, [*TOOLS, final_answer]).parts[-1]
+                arguments = json.loads(call.arguments)
+                if call.name == "final_answer":
+                    self.last_words.append(arguments["answer"])
+                    return
+                message = {"role": "assistant", "content": None, "tool_calls": [json.loads(bytes(call.raw))]}
+                result = self.results.get(arguments.get("argument"), "nothing found")
+                self.messages += [message, {"role": "tool", "tool_call_id": call.id, "content": result}]
+
+    final_answer = {
+        "type": "function",
+        "function": {"name": "final_answer", "parameters": {"type": "object", "properties": {}}},
+    }
+    provider = make_provider(workload, look_up=lambda name: ("recall", {"search": name}))
+    loop = EndingLoop(provider, workload)
+    loop.last_words = []
+    loop.run()
+    provider.begin_turn(len(workload.turns))
+    loop.say("Look again.")
+    assert loop.last_words == [*(turn.steps[-1].text for turn in workload.turns), "That is all."]
+    figures = collect(provider)
+    assert figures.is_complete
+    assert figures.seed == workload.seed
+
+
 def test_summary_is_asked_for_without_tools(workload):
     """A request without tools gets the stand-in's summary, and does not move the script on."""
     provider = make_provider(workload)
