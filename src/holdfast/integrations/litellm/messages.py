@@ -43,8 +43,9 @@ class ReadConversation(Struct, frozen=True):
 def read_conversation(messages: Sequence[Any], older: ReadConversation | None = None) -> ReadConversation:
     """Return the messages of a call in our terms.
 
-    What is as in ``older``, a call before, is taken from there: to write and read a history of 60 MB as JSON takes 150
-    ms. Raises ``FormatError`` for what is no message of Chat Completions, and ``TypeError`` for what JSON has no form for.
+    What is as in ``older``, a call before, is taken from there: to write and read a history of 60 MB as JSON takes
+    150 ms. Raises ``FormatError`` for what is no message of Chat Completions, and ``TypeError`` for what JSON has no
+    form for.
     """
     fields = [_get_fields(message) for message in messages]
     system_count = 0
