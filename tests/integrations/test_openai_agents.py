@@ -751,6 +751,13 @@ def test_traces_have_the_events(way):
     assert all(span.parent_id in known_ids for span in ours)
 
 
+def test_output_of_a_local_shell_before_its_call_is_read_again():
+    """The call names an output that was known before it: all is read as if it were new."""
+    items = [make_item(kind, number) for number, kind in enumerate(["shell_output", "user", "shell"])]
+    groups = group_items(items, group_items(items[:2]))
+    assert [group.message for group in groups] == [group.message for group in group_items(items)]
+
+
 @given(
     st.lists(st.sampled_from(["user", "call", "output", "message", "shell", "shell_output"]), max_size=30), st.data()
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
@@ -53,9 +53,11 @@ def group_items(items: Sequence[Any], known_groups: Sequence[ItemGroup] = ()) ->
 def _keep_known_groups(items: Sequence[Any], known_groups: Sequence[ItemGroup]) -> list[ItemGroup]:
     """Return the groups with which ``items`` begin, with the objects that stand there now.
 
-    The last one that is the same is read again, since an item after it may belong to it. So is everything where the
-    output of a local shell is named by an earlier item.
+    The last one that is the same is read again, since an item after it may belong to it. So is everything where there
+    is a call of a local shell: it names an output before or after it, also one that was known before the call.
     """
+    if any(isinstance(item, Mapping) and item.get("type") == LOCAL_SHELL_CALL for item in items):
+        return []
     kept_groups: list[ItemGroup] = []
     start = 0
     for group in known_groups:
@@ -64,8 +66,6 @@ def _keep_known_groups(items: Sequence[Any], known_groups: Sequence[ItemGroup]) 
             break
         kept_groups.append(replace(group, items=own_items))
         start += len(own_items)
-    if any(item.get("type") == LOCAL_SHELL_CALL for group in kept_groups for item in group.read_items):
-        return []
     return kept_groups[:-1]
 
 
