@@ -325,6 +325,40 @@ def test_sessions_do_not_mix():
     assert len(store.list_sessions()) == 2
 
 
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+@pytest.mark.parametrize("uses_session", [True, False])
+def test_runs_one_after_another_in_one_task_are_one_conversation(way, uses_session):
+    """A chat is one task that starts run after run: all of them continue one log, so the prompt cache holds between
+    them. The SDK makes the first call of each run in another task.
+    """
+    store = MemoryStore()
+    holdfast = make_holdfast(store=store)
+    session = SQLiteSession("chat") if uses_session else None
+    agent = make_agent(holdfast)
+    seen = []
+
+    async def chat():
+        items = []
+        for number in range(3):
+            model = StrictModel(steps=20 + 100 * number, first_step=100 * number)
+            config = holdfast.run_config(session, RunConfig(model_provider=StrictProvider(model)))
+            prompt = {"role": "user", "content": f"{PROMPT} Part {number}."}
+            given = {"input": [prompt] if uses_session else [*items, prompt], "session": session, "run_config": config}
+            if way == "run":
+                result = await Runner.run(agent, max_turns=1_000, **given)
+            else:
+                result = Runner.run_streamed(agent, max_turns=1_000, **given)
+                async for _ in result.stream_events():
+                    pass
+            items = result.to_input_list()
+            seen.append(model.seen)
+
+    asyncio.run(chat())
+    assert len(store.list_sessions()) == 1
+    for earlier, later in zip(seen, seen[1:], strict=False):
+        assert later[0][: len(earlier[-1])] == earlier[-1]
+
+
 def test_runs_of_one_prompt_at_the_same_time():
     """Runs without a session that begin alike do not undo each other's decisions, also after overflows: each keeps the
     prompt cache as well as one that runs alone.
@@ -432,6 +466,24 @@ def test_reasoning_and_parallel_calls_survive_compactions():
     assert run_agent(make_agent(holdfast), config).final_output == "done"
     assert model.refusals == 0
     assert any(isinstance(event, CompactionEnded) for event in events)
+
+
+@pytest.mark.parametrize("way", ["run", "run_streamed"])
+def test_reasoning_is_shown_as_the_run_gives_it_now(way):
+    """Where a later run leaves out the ids of reasoning (``reasoning_item_id_policy``), they are not shown again from
+    the log, so a provider that has lost such an item does not refuse the request.
+    """
+    holdfast, session = make_holdfast(), SQLiteSession("ids")
+    reasoning = ResponseReasoningItem(id="rs_1", type="reasoning", summary=[])
+    call = function_call("read_log", {"step": 1}, call_id="c1")
+    model = ScriptedModel()
+    shown = []
+    for policy, outputs in ((None, [reasoning, call]), ("omit", [])):
+        model.extend([*([outputs] if outputs else []), [assistant_message("done")]])
+        base = RunConfig(model=model, reasoning_item_id_policy=policy)
+        run_agent(make_agent(holdfast), holdfast.run_config(session, base), way=way, session=session)
+        shown.append([item for item in model.calls[-1].input if item.get("type") == "reasoning"])
+    assert [item.get("id") for (item,) in shown] == ["rs_1", None]
 
 
 def test_structured_output_hand_offs_and_agents_as_tools():

@@ -28,8 +28,12 @@ def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> Si
     needs. Return ``client_message`` itself if both are equal: the client's next request holds the same object, and is
     then recognized without a comparison.
     """
+    if client_message == logged:
+        return client_message
+    if client_message.raw is None and logged.raw is None:
+        return _adopt_parts(logged, client_message)
     if client_message.raw is None or (client_message.api == logged.api and client_message.raw == logged.raw):
-        return client_message if client_message == logged else logged
+        return logged
     # The log holds a shortened text: with the client's bytes the request would show all of it again.
     is_shortened = client_message.digest != logged.digest and not is_equivalent_message(
         logged.message, client_message.message
@@ -44,6 +48,21 @@ def adopt_client_bytes(logged: SizedMessage, client_message: SizedMessage) -> Si
         and client_message.base_raw is None
     )
     return client_message if is_client_message else adopted
+
+
+def _adopt_parts(logged: SizedMessage, client_message: SizedMessage) -> SizedMessage:
+    """Return ``logged`` with the parts of ``client_message``, where neither has bytes, or unchanged.
+
+    An agent framework may give what is beside the content in another form than before, such as reasoning without its
+    id. The number and places of parts do not change: recorded decisions name parts by their place.
+    """
+    own_message, given_message = logged.message, client_message.message
+    has_same_parts = [type(part) for part in own_message.parts] == [type(part) for part in given_message.parts]
+    # It is not equivalent if the log holds a shortened text: with the given one the request would show all of it again.
+    if not has_same_parts or not is_equivalent_message(own_message, given_message):
+        return logged
+    adopted = replace(logged, message=copy_signing_models(given_message, own_message))
+    return client_message if adopted == client_message else adopted
 
 
 def find_message_pieces(message: SizedMessage, messages: Sequence[SizedMessage]) -> list[SizedMessage]:
