@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed (pip install 'holdfast[openai-agents]')")
 
+import itertools
+
 import httpx2
 import msgspec
 from agents import (
@@ -355,7 +357,7 @@ def test_runs_one_after_another_in_one_task_are_one_conversation(way, uses_sessi
 
     asyncio.run(chat())
     assert len(store.list_sessions()) == 1
-    for earlier, later in zip(seen, seen[1:], strict=False):
+    for earlier, later in itertools.pairwise(seen):
         assert later[0][: len(earlier[-1])] == earlier[-1]
 
 
