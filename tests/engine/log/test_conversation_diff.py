@@ -13,7 +13,7 @@ from holdfast.engine.log.conversation_diff import ConversationMatcher, add_syste
 from holdfast.engine.log.fork import collect_decisions_to_copy
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
-from holdfast.messages.parts import Text
+from holdfast.messages.parts import ProviderSignature, Text, Thinking
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.settings import Settings
 from holdfast.state.conversation_state import ConversationState
@@ -303,3 +303,18 @@ def test_collect_decisions_to_copy_repeats_a_request_behind_a_decision():
         cut,
         RequestEntry("", 2, "m"),
     ]
+
+
+def test_messages_without_bytes_count_as_they_are_given_now():
+    """An agent framework gives values and no bytes. If it gives reasoning without its id, that id is not shown again;
+    the places of parts stay, since decisions name them, so left out reasoning is kept.
+    """
+
+    def build_answer(*parts):
+        return build_sized_message(Message("assistant", (*parts, Text("done"))))
+
+    signature = ProviderSignature("openai-responses", "", "rs_1")
+    logged = build_answer(Thinking("why", signature))
+    without_id, without_reasoning = build_answer(Thinking("why")), build_answer()
+    assert match_known_prefix([logged], [without_id], Settings()).messages[0].message == without_id.message
+    assert match_known_prefix([logged], [without_reasoning], Settings()).messages == [logged]
