@@ -302,7 +302,7 @@ def test_an_old_sdk_is_a_clear_error(monkeypatch):
     for name in [*sys.modules]:
         if name.startswith("holdfast.integrations.claude_agent_sdk"):
             monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=r"0\.2\.189 or newer: pip install 'holdfast\[claude-agent-sdk\]'"):
+    with pytest.raises(ImportError, match=r"0\.2\.189 or newer: pip install -U 'holdfast\[claude-agent-sdk\]'"):
         importlib.import_module("holdfast.integrations.claude_agent_sdk")
 
 
