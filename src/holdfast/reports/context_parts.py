@@ -29,7 +29,7 @@ from holdfast.state.view import build_projection, get_valid_measured_request, li
 UNEXPLAINED = "rest"
 """Tokens that the provider reported beyond the messages: system prompt and tools, if the recording lacks them."""
 
-_KIND_ORDER = (
+KIND_ORDER = (
     "setup",
     "system",
     "summary",
@@ -42,6 +42,7 @@ _KIND_ORDER = (
     "media",
     "other",
 )
+"""Kinds of content in the order in which a report names them."""
 
 
 class ContextPart(Struct, frozen=True):
@@ -96,7 +97,7 @@ def describe_context(
     if is_measured:
         kinds[UNEXPLAINED] += max(0, size.tokens - sum(kinds.values()))
     shown_kinds = {}
-    for kind in (*_KIND_ORDER, UNEXPLAINED):
+    for kind in (*KIND_ORDER, UNEXPLAINED):
         if kinds[kind]:
             shown_kinds[kind] = kinds[kind]
     budget = guard.compute_budget(target, settings)
@@ -116,6 +117,44 @@ def describe_context(
     )
 
 
+class RequestKindCounter:
+    """Counts the tokens of requests by kind of content. Messages that several requests show are measured once."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, bool], tuple[SizedMessage, Counter[str]]] = {}
+        """By the identity of a message and whether it is a summary; the message is kept, so that it stays unique."""
+
+    def count(self, state: ConversationState, counted_tokens: int = 0) -> dict[str, int]:
+        """Return the tokens of the request that ``state`` makes, by kind, in the order of a report.
+
+        Estimates; if the provider counted the request, they are scaled so that they add up to ``counted_tokens``.
+        """
+        kinds: Counter[str] = Counter({"setup": state.setup.tokens})
+        for sized_message, origin in zip(build_projection(state), list_projection_origins(state), strict=True):
+            kinds.update(self._count_message(sized_message, origin))
+        total = sum(kinds.values())
+        scale = counted_tokens / total if counted_tokens and total else 1.0
+        return {kind: round(scale * kinds[kind]) for kind in KIND_ORDER if kinds[kind]}
+
+    def _count_message(self, message: SizedMessage, origin: int) -> Counter[str]:
+        key = (id(message), origin < 0)
+        if key not in self._counts:
+            counts: Counter[str] = Counter()
+            for part, tokens in _divide_message_tokens(message):
+                counts[_classify_part(message, origin, part)] += round(tokens)
+            self._counts[key] = message, counts
+        return self._counts[key][1]
+
+
+def _divide_message_tokens(message: SizedMessage) -> Iterator[tuple[Part, float]]:
+    """Yield each part with its share of the message's tokens; the overhead of a message is shared by its parts."""
+    parts = message.message.parts
+    sizes = [count_part_tokens(part, estimate_text_tokens) for part in parts]
+    scale = max(message.tokens, sum(sizes)) / (sum(sizes) or 1)
+    for part, size in zip(parts, sizes, strict=True):
+        yield part, scale * size
+
+
 def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[ContextPart]:
     """Yield the parts of the request; a message's tokens are divided among its parts by their size."""
     tool_names: dict[str, str] = {}
@@ -124,15 +163,12 @@ def _iterate_context_parts(state: ConversationState, scale: float) -> Iterator[C
         # A result names only the id of its call, and its line shows the tool.
         for call in message.calls:
             tool_names[call.id] = call.name
-        sizes = [count_part_tokens(part, estimate_text_tokens) for part in message.parts]
-        # A message has overhead beside its parts, which the parts share.
-        part_scale = scale * max(sized_message.tokens, sum(sizes)) / (sum(sizes) or 1)
-        for part, size in zip(message.parts, sizes, strict=True):
+        for part, tokens in _divide_message_tokens(sized_message):
             tool_name = ""
             if isinstance(part, ToolResult):
                 tool_name = tool_names.get(part.call_id, "")
             kind = _classify_part(sized_message, origin, part)
-            yield ContextPart(origin, kind, round(part_scale * size), summarize_part(part, tool_name))
+            yield ContextPart(origin, kind, round(scale * tokens), summarize_part(part, tool_name))
 
 
 def _fit_parts_to_total(pieces: list[ContextPart], budget: int, *, exact: bool) -> list[ContextPart]:

@@ -1,0 +1,1 @@
+"""The web pages that show sessions: what the model saw of each, what was reduced, and what it cost."""

@@ -1,0 +1,160 @@
+"""The inspector as an ASGI application: which address shows which page, and who may ask.
+
+Pages are rendered in worker threads, since reading a store blocks. Nothing here changes the store, but for an undo that
+a form asks for.
+"""
+
+from __future__ import annotations
+
+from secrets import token_urlsafe
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.config.addresses import is_loopback_host
+from holdfast.errors import HoldfastError, StoreLocked, UnknownId
+from holdfast.inspector.pages.message import load_message_page
+from holdfast.inspector.pages.request import load_request_page
+from holdfast.inspector.pages.search import load_search_page
+from holdfast.inspector.pages.sessions import SessionFilter, load_sessions_page
+from holdfast.inspector.pages.timeline import get_page_of_request, load_timeline_page
+from holdfast.inspector.rendering import ASSET_TYPES, SECURITY_HEADERS, PageWriter, read_asset
+from holdfast.inspector.sources import InspectedStore
+
+MAX_QUERY = 2_000
+"""Characters of a parameter; no id or search is longer, and no page has to show more."""
+
+
+def make_inspector_app(source: InspectedStore, root_path: str = "") -> Starlette:
+    """Make the application that shows ``source``; ``root_path`` is where it is mounted."""
+    pages = InspectorPages(source, PageWriter(root_path, source.name))
+    routes = [
+        Route("/", pages.show_sessions, name="sessions"),
+        Route("/session", pages.show_timeline),
+        Route("/request", pages.show_request),
+        Route("/message", pages.show_message),
+        Route("/search", pages.show_search),
+        Route("/assets/{name}", pages.send_asset),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(LoopbackOnly, pages=pages)],
+        exception_handlers={HoldfastError: pages.show_error, 404: pages.show_missing_page},
+    )
+    app.state.form_token = pages.form_token
+    return app
+
+
+class LoopbackOnly:
+    """Refuses what does not come from this machine: another host name (DNS rebinding), another page's form."""
+
+    def __init__(self, app: ASGIApp, pages: InspectorPages) -> None:
+        self._app = app
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        why = explain_refusal(headers.get("host", ""), headers.get("origin"))
+        if why:
+            response = PlainTextResponse(why, 403, headers=SECURITY_HEADERS)
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def explain_refusal(host: str, origin: str | None) -> str:
+    """Return why a request with these headers is refused, or ``""`` if it comes from a page of ours."""
+    if not is_loopback_host(_parse_name(f"//{host}")):
+        return f"host {host[:100]!r} is not this machine; use the address that holdfast inspect printed"
+    if origin is not None and urlsplit(origin).netloc != host:
+        return f"the page {origin[:100]!r} may not use the inspector"
+    return ""
+
+
+def _parse_name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+class InspectorPages:
+    """The pages. Each method answers one address."""
+
+    def __init__(self, source: InspectedStore, writer: PageWriter) -> None:
+        self._source = source
+        self._writer = writer
+        self.form_token = token_urlsafe(16)
+        """Stands in every form, so that no other page can send one."""
+
+    def show_sessions(self, request: Request) -> Response:
+        """List the sessions."""
+        names = SessionFilter.__struct_fields__
+        session_filter = SessionFilter(**{name: _get_parameter(request, name) for name in names})
+        page = load_sessions_page(self._source, session_filter, _get_number(request, "page") or 1)
+        return self._writer.respond("sessions.html", page=page)
+
+    def show_timeline(self, request: Request) -> Response:
+        """Show all requests of a session."""
+        info = self._source.get_session(_get_parameter(request, "id"))
+        number = _get_number(request, "request")
+        page_number = get_page_of_request(number) if number else _get_number(request, "page")
+        page = load_timeline_page(self._source, info, page_number)
+        return self._writer.respond("timeline.html", info=info, page=page)
+
+    def show_request(self, request: Request) -> Response:
+        """Show what the model saw in one request."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        page = load_request_page(self._source, info, _get_parameter(request, "id"))
+        return self._writer.respond("request.html", info=info, page=page)
+
+    def show_message(self, request: Request) -> Response:
+        """Show the story of one message."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        name = _get_parameter(request, "id")
+        page = load_message_page(self._source, info, name, _get_number(request, "page") or 1)
+        return self._writer.respond("message.html", info=info, page=page)
+
+    def show_search(self, request: Request) -> Response:
+        """Search everything that was said."""
+        page = load_search_page(self._source, _get_parameter(request, "q"), _get_parameter(request, "session"))
+        return self._writer.respond("search.html", page=page)
+
+    def send_asset(self, request: Request) -> Response:
+        """Send a file that pages load."""
+        name = request.path_params["name"]
+        if name not in ASSET_TYPES:
+            return self.show_missing_page(request, KeyError(name))
+        headers = {**SECURITY_HEADERS, "cache-control": "max-age=3600"}
+        return Response(read_asset(name), media_type=ASSET_TYPES[name], headers=headers)
+
+    def show_error(self, _: Request, error: Exception) -> Response:
+        """Say what is wrong with the store or with what was asked for."""
+        status = 404 if isinstance(error, UnknownId) else 503 if isinstance(error, StoreLocked) else 500
+        return self._writer.respond("error.html", status=status, text=str(error))
+
+    def show_missing_page(self, request: Request, _: Exception) -> Response:
+        """Say that there is no such page."""
+        text = f"there is no page {request.url.path[:200]}"
+        return self._writer.respond("error.html", status=404, text=text)
+
+
+def _get_parameter(request: Request, name: str) -> str:
+    return request.query_params.get(name, "")[:MAX_QUERY]
+
+
+def _get_number(request: Request, name: str) -> int | None:
+    """Return a parameter as a positive number; None for anything else."""
+    text = request.query_params.get(name, "")
+    if not text.isdecimal() or len(text) > 9:
+        return None
+    return int(text) or None

@@ -1,0 +1,87 @@
+"""One message: its text as it was said, what the newest request shows of it, and what happened in between."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.errors import UnknownId
+from holdfast.inspector.sources import InspectedStore
+from holdfast.reports.describe import get_message_text_lines
+from holdfast.reports.history import get_shown_messages, list_message_visibility
+from holdfast.reports.message_events import MessageEvent, list_message_events
+from holdfast.state.entries import BranchSummaryEntry, MessageEntry
+from holdfast.store.base import SessionInfo
+
+CHARACTERS_PER_PAGE = 20_000
+"""Of a text. Chosen by judgement: some screens, which a browser lays out at once."""
+
+
+class MessagePage(Struct, frozen=True):
+    """A message of a session's current branch."""
+
+    number: int
+    entry: str
+    role: str
+    at: int | None
+    tokens: int
+    """The estimator's."""
+    characters: int
+    text: str
+    """One page of what was said."""
+    page: int
+    page_count: int
+    state: str
+    """``whole``, ``reduced`` or ``hidden``: how the next request shows it."""
+    shown_text: str
+    """What the next request shows in its place; empty unless it is reduced."""
+    shown_tokens: int
+    events: tuple[MessageEvent, ...]
+    message_count: int
+
+
+def find_message_number(source: InspectedStore, info: SessionInfo, name: str) -> int:
+    """Return the number of the message named by its number, or by the beginning of its entry's id."""
+    ids = source.load_timeline(info).message_ids
+    number = name.removeprefix("#")
+    if number.isdecimal() and int(number) < len(ids):
+        return int(number)
+    matches = [index for index, id_ in enumerate(ids) if name and id_.startswith(name)]
+    if len(matches) != 1:
+        raise UnknownId(f"the current branch of {info.key} has no message {name!r}: it has {len(ids):,}")
+    return matches[0]
+
+
+def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page: int = 1) -> MessagePage:
+    """Load the page of a message, named as for ``find_message_number``; ``page`` is that of its text."""
+    number = find_message_number(source, info, name)
+    timeline = source.load_timeline(info)
+    entry = source.store.get_entry(info.key, timeline.message_ids[number])
+    assert isinstance(entry.body, MessageEntry | BranchSummaryEntry)
+    message = entry.body.sized_message
+    text = "\n".join(get_message_text_lines([message]))
+    page_count = max(1, -(-len(text) // CHARACTERS_PER_PAGE))
+    page = min(max(1, page), page_count)
+    start = (page - 1) * CHARACTERS_PER_PAGE
+    state = source.store.open_state(info.key)
+    visibility = list_message_visibility(state)[number]
+    shown_text, shown_tokens = "", message.tokens if visibility == "whole" else 0
+    if visibility == "reduced":
+        shown = get_shown_messages(state, number)
+        shown_text = "\n".join(get_message_text_lines(shown))
+        shown_tokens = sum(sized_message.tokens for sized_message in shown)
+    return MessagePage(
+        number=number,
+        entry=entry.id,
+        role=message.message.role,
+        at=entry.time_ms,
+        tokens=message.tokens,
+        characters=len(text),
+        text=text[start : start + CHARACTERS_PER_PAGE],
+        page=page,
+        page_count=page_count,
+        state=visibility,
+        shown_text=shown_text[:CHARACTERS_PER_PAGE],
+        shown_tokens=shown_tokens,
+        events=tuple(list_message_events(source.store, info.key, timeline.path_ids, number, entry, timeline.requests)),
+        message_count=len(timeline.message_ids),
+    )

@@ -1,0 +1,69 @@
+"""One request: what the model saw, message by message, and what the log holds in its place."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from holdfast.errors import UnknownId
+from holdfast.inspector.charts import Piece, draw_bar
+from holdfast.inspector.pages.timeline import get_page_of_request
+from holdfast.inspector.sources import InspectedStore
+from holdfast.reports.request_view import DecisionInForce, RequestView, load_request_view
+from holdfast.reports.timeline import TimelineRequest
+from holdfast.store.base import SessionInfo
+
+
+class RequestPage(Struct, frozen=True):
+    """A request with its neighbors."""
+
+    request: TimelineRequest
+    previous: TimelineRequest | None
+    following: TimelineRequest | None
+    timeline_page: int
+    """The page of the timeline that has it."""
+    view: RequestView
+    pieces: tuple[Piece, ...]
+    full_tokens: int
+    new_decisions: tuple[DecisionInForce, ...]
+    """Those that were made for it."""
+    earlier_decisions: tuple[DecisionInForce, ...]
+    """Those that it repeats."""
+    cached_share: float | None
+    message_ids: tuple[str, ...]
+    """Ids of the entries of the conversation's messages, by number."""
+
+
+def find_request(source: InspectedStore, info: SessionInfo, name: str) -> TimelineRequest:
+    """Return the request with that number, or with an entry whose id begins so. Raises ``UnknownId``."""
+    requests = source.load_timeline(info).requests
+    if name.isdecimal() and 1 <= int(name) <= len(requests):
+        return requests[int(name) - 1]
+    matches = [request for request in requests if request.request.startswith(name)] if name else []
+    exact = [request for request in matches if request.request == name]
+    if len(exact or matches) != 1:
+        raise UnknownId(f"the current branch of {info.key} has no request {name!r}: its timeline lists them")
+    return (exact or matches)[0]
+
+
+def load_request_page(source: InspectedStore, info: SessionInfo, name: str) -> RequestPage:
+    """Load the page of a request, named as for ``find_request``."""
+    request = find_request(source, info, name)
+    timeline = source.load_timeline(info)
+    view = load_request_view(source.store, info, request)
+    full_tokens = max(request.window, view.tokens, 1)
+    made_for_it = {mark.entry for mark in request.marks}
+    index = request.number - 1
+    usage = request.usage
+    return RequestPage(
+        request=request,
+        previous=timeline.requests[index - 1] if index else None,
+        following=timeline.requests[index + 1] if index + 1 < len(timeline.requests) else None,
+        timeline_page=get_page_of_request(request.number),
+        view=view,
+        pieces=draw_bar(view.kinds, full_tokens),
+        full_tokens=full_tokens,
+        new_decisions=tuple(decision for decision in view.decisions if decision.entry in made_for_it),
+        earlier_decisions=tuple(decision for decision in view.decisions if decision.entry not in made_for_it),
+        cached_share=usage.cache_read / usage.input if usage.input else None,
+        message_ids=timeline.message_ids,
+    )

@@ -1,0 +1,54 @@
+"""Where the pages read from: a store, which others may be writing to."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+from msgspec import Struct
+
+from holdfast.config import Configuration
+from holdfast.reports.timeline import Timeline, load_timeline
+from holdfast.store.base import SessionInfo, SessionStore
+
+KEPT_TIMELINES = 8
+"""Sessions whose timelines are kept in memory. Chosen by judgement: somebody looks at a few side by side, and one of
+5,000 requests has some megabytes."""
+
+
+class InspectedStore:
+    """A store as the pages read it. Safe to use from several threads."""
+
+    def __init__(self, store: SessionStore, configuration: Configuration, *, name: str, is_writable: bool) -> None:
+        self.store = store
+        self.configuration = configuration
+        self.name = name
+        """What a page calls it: the path of the store, or of the file that was opened."""
+        self.is_writable = is_writable
+        """Whether decisions may be undone from a page."""
+        self._lock = Lock()
+        self._timelines: OrderedDict[str, _KnownTimeline] = OrderedDict()
+
+    def get_session(self, key: str) -> SessionInfo:
+        """Return the session called ``key``, or the only one that begins so. Raises ``UnknownId``."""
+        return self.store.get_session(key)
+
+    def load_timeline(self, info: SessionInfo) -> Timeline:
+        """Return the timeline of a session's current branch; read again only if the session was changed since."""
+        version = (info.leaf_id, info.entry_count)
+        with self._lock:
+            known = self._timelines.get(info.key)
+            if known is not None and known.version == version:
+                self._timelines.move_to_end(info.key)
+                return known.timeline
+        timeline = load_timeline(self.store, info, self.configuration.catalog)
+        with self._lock:
+            self._timelines[info.key] = _KnownTimeline(version, timeline)
+            while len(self._timelines) > KEPT_TIMELINES:
+                self._timelines.popitem(last=False)
+        return timeline
+
+
+class _KnownTimeline(Struct, frozen=True):
+    version: tuple[str | None, int]
+    timeline: Timeline

@@ -1,0 +1,266 @@
+"""The requests of a session in order: how large each was, what it cost, and what was decided before it.
+
+Made from the small entries of the log alone. Messages, which are nearly all of its bytes, are only counted, so a log of
+hundreds of megabytes takes milliseconds. What a request was made of needs its messages: ``compose_requests`` reads
+those of a few requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from holdfast.config import Catalog
+from holdfast.formats.base import STALE_USAGE_BASIS
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.providers.registry import API_NAMES
+from holdfast.reports.context_parts import RequestKindCounter
+from holdfast.reports.entry_lines import describe_entry_body
+from holdfast.state.conversation_state import ConversationState
+from holdfast.state.costs import compute_known_cost
+from holdfast.state.entries import (
+    FAILURE_OVERFLOW,
+    AnswerEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    FailureEntry,
+    MessageEntry,
+    RequestEntry,
+    RevokeEntry,
+    Usage,
+)
+from holdfast.state.fold.fold_entries import apply_entry
+from holdfast.state.lazy_entries import get_entry_headers, get_entry_type
+from holdfast.state.target import Prices
+from holdfast.store.base import SessionInfo, SessionStore
+
+MarkKind: TypeAlias = Literal["compaction", "decision", "overflow", "failure", "undo"]
+_SMALL_KINDS = ("request", "answer", "decision", "compaction", "failure", "revoke")
+"""Kinds of entries that a timeline reads; their bodies have no messages, but for the summary of a compaction."""
+
+
+_MESSAGE_TYPES = (MessageEntry, BranchSummaryEntry)
+
+
+class TimelineMark(Struct, frozen=True):
+    """Something that happened before a request: a decision, a refusal, an undo."""
+
+    kind: MarkKind
+    entry: str
+    text: str
+    """What happened, on one line."""
+    saves: int = 0
+    """Estimated tokens that it takes out of the request."""
+
+
+class TimelineRequest(Struct, frozen=True):
+    """One request of a branch. Tokens are the provider's count; 0 where it gave none."""
+
+    number: int
+    """Counted from 1 along the branch."""
+    request: str
+    """Id of its entry."""
+    at: int | None
+    """When it was sent, or answered if only that is recorded; ms since 1970."""
+    model: str
+    window: int
+    """0 if it is not known."""
+    messages: int
+    """Messages of the conversation when it was sent."""
+    usage: Usage
+    is_answered: bool
+    dollars: float | None
+    """None without usage or without known prices."""
+    stop: str = ""
+    marks: tuple[TimelineMark, ...] = ()
+
+
+class Timeline(Struct, frozen=True):
+    """The requests of the branch that ends at a session's leaf."""
+
+    requests: tuple[TimelineRequest, ...]
+    pending_marks: tuple[TimelineMark, ...] = ()
+    """What happened after the last request."""
+    message_ids: tuple[str, ...] = ()
+    """Ids of the entries of its messages, by number."""
+    path_ids: frozenset[str] = frozenset()
+    """Ids of all entries of the branch."""
+
+    @property
+    def window(self) -> int:
+        """The largest window of any request; 0 if none is known."""
+        return max((request.window for request in self.requests), default=0)
+
+    @property
+    def largest(self) -> int:
+        """Tokens of the largest counted request."""
+        return max((request.usage.input for request in self.requests), default=0)
+
+    def find_request(self, entry_id: str) -> TimelineRequest | None:
+        """Return the request with that entry, or None."""
+        return next((request for request in self.requests if request.request == entry_id), None)
+
+
+def load_timeline(store: SessionStore, info: SessionInfo, catalog: Catalog, leaf: str | None = None) -> Timeline:
+    """Load the timeline of the branch that ends at ``leaf``, or at the session's own.
+
+    Raises ``StoreCorrupt`` if one of the entries that it reads is damaged.
+    """
+    parents: dict[str, str | None] = {}
+    message_ids: list[str] = []
+    for header in get_entry_headers(store.read_lazy_entries(info.key)):
+        parents[header.id] = header.parent
+        if get_entry_type(header) in _MESSAGE_TYPES:
+            message_ids.append(header.id)
+    path_ids: set[str] = set()
+    at = leaf or info.leaf_id
+    while at is not None and at not in path_ids:
+        path_ids.add(at)
+        at = parents.get(at)
+    small_entries: list[Entry] = []
+    for kind in _SMALL_KINDS:
+        small_entries += [entry for entry in store.read_entries(info.key, kind) if entry.id in path_ids]
+    small_entries.sort(key=lambda entry: entry.seq)
+    timeline = build_timeline(small_entries, info, catalog)
+    messages = tuple([id_ for id_ in message_ids if id_ in path_ids])
+    return replace(timeline, message_ids=messages, path_ids=frozenset(path_ids))
+
+
+def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog) -> Timeline:
+    """Build a timeline from the small entries of one branch, in order."""
+    prices: dict[tuple[str, str], Prices] = {}
+    requests: list[TimelineRequest] = []
+    marks: list[TimelineMark] = []
+    open_request: Entry | None = None
+    open_marks: tuple[TimelineMark, ...] = ()
+
+    def close_request(end: Entry | None) -> None:
+        nonlocal open_request
+        if open_request is not None:
+            requests.append(_make_request(len(requests) + 1, open_request, end, open_marks, info, catalog, prices))
+        open_request = None
+
+    for entry in entries:
+        body = entry.body
+        if isinstance(body, RequestEntry):
+            close_request(None)
+            open_request, open_marks = entry, tuple(marks)
+            marks = []
+        elif isinstance(body, AnswerEntry):
+            close_request(entry)
+        else:
+            mark = _make_mark(entry)
+            if mark is not None:
+                marks.append(mark)
+    close_request(None)
+    return Timeline(tuple(requests), tuple(marks))
+
+
+def _make_request(
+    number: int,
+    entry: Entry,
+    end: Entry | None,
+    marks: tuple[TimelineMark, ...],
+    info: SessionInfo,
+    catalog: Catalog,
+    found_prices: dict[tuple[str, str], Prices],
+) -> TimelineRequest:
+    body = entry.body
+    assert isinstance(body, RequestEntry)
+    usage, stop = Usage(), ""
+    if end is not None and isinstance(end.body, AnswerEntry):
+        stop = end.body.stop_reason
+        # Such a usage belongs to another request of the recording.
+        if end.body.prefix_digest != STALE_USAGE_BASIS:
+            usage = end.body.usage
+    model = body.model or info.model
+    place = (body.api or catalog.find_api(model) or API_NAMES[0], model)
+    if place not in found_prices:
+        found_prices[place] = catalog.get_prices(*place)
+    return TimelineRequest(
+        number=number,
+        request=entry.id,
+        at=entry.time_ms or (end.time_ms if end is not None else None),
+        model=model,
+        window=body.window or info.recorded_window or 0,
+        messages=body.message_count,
+        usage=usage,
+        is_answered=end is not None,
+        dollars=compute_known_cost(usage, found_prices[place]) if usage.total else None,
+        stop=stop,
+        marks=marks,
+    )
+
+
+def _make_mark(entry: Entry) -> TimelineMark | None:
+    """Return what the timeline says of an entry; None for one that is no event of it."""
+    body = entry.body
+    if isinstance(body, CompactionEntry):
+        saves = max(0, body.tokens_before - body.tokens_after)
+        return TimelineMark("compaction", entry.id, describe_entry_body(body), saves)
+    if isinstance(body, DecisionEntry):
+        return TimelineMark("decision", entry.id, _count_rules(body), sum(edit.saves for edit in body.edits))
+    if isinstance(body, FailureEntry):
+        kind: MarkKind = "overflow" if body.kind == FAILURE_OVERFLOW else "failure"
+        return TimelineMark(kind, entry.id, describe_entry_body(body))
+    if isinstance(body, RevokeEntry):
+        return TimelineMark("undo", entry.id, describe_entry_body(body))
+    return None
+
+
+def _count_rules(body: DecisionEntry) -> str:
+    """Return the rules of a decision with how often each applies: ``spill 3, prune 12``."""
+    counts: dict[str, int] = {}
+    for edit in body.edits:
+        counts[edit.rule] = counts.get(edit.rule, 0) + 1
+    return ", ".join(f"{clean_single_line(rule, 40)} {count:,}" for rule, count in counts.items())
+
+
+# -- what requests are made of -----------------------------------------------------------------------------------------
+
+
+def compose_requests(
+    store: SessionStore, info: SessionInfo, requests: Sequence[TimelineRequest]
+) -> dict[str, dict[str, int]]:
+    """Return the tokens of each of ``requests``, neighbors on one branch, by kind of content, by the request's id.
+
+    Estimates, scaled to the provider's count where there is one. Kinds are those of ``context_parts``. A request whose
+    messages cannot be read any more is left out.
+    """
+    if not requests:
+        return {}
+    composed: dict[str, dict[str, int]] = {}
+    counter = RequestKindCounter()
+    wanted = {request.request: request for request in requests}
+    for entry, state in _iterate_request_states(store, info.key, requests[0].request, requests[-1].request):
+        request = wanted.get(entry.id)
+        if request is not None:
+            composed[entry.id] = counter.count(state, request.usage.input)
+    return composed
+
+
+def _iterate_request_states(
+    store: SessionStore, key: str, first: str, last: str
+) -> Iterator[tuple[Entry, ConversationState]]:
+    """Yield each request from entry ``first`` to entry ``last`` with the state at it.
+
+    The state at the first is read like that of a request to be sent: a compaction before it spares what is older.
+    """
+    state = store.open_state(key, first)
+    entry = store.get_entry(key, first)
+    yield entry, state
+    later: list[Entry] = []
+    at: str | None = last
+    while at is not None and at != first:
+        entry = store.get_entry(key, at)
+        later.append(entry)
+        at = entry.parent
+    for entry in reversed(later):
+        state = apply_entry(state, entry)
+        if isinstance(entry.body, RequestEntry):
+            yield entry, state
