@@ -21,6 +21,7 @@ COMMAND_HELP = {
     "disable": "Undo what holdfast enable did: each file is as it was before.",
     "status": "Show the proxies of holdfast enable: running or not, since when, for which clients.",
     "watch": "Watch the sessions that pass: how full each is, what it cost, what was decided last.",
+    "inspect": "Show sessions in a browser: what the model saw, what was reduced, what it cost.",
     "replay": "Run a recorded session through policies: cost, cache, recall.",
     "import": "Import recorded sessions of other tools into the store.",
     "ls": "List the sessions of the store.",

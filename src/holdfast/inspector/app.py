@@ -6,18 +6,22 @@ a form asks for.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from hmac import compare_digest
 from secrets import token_urlsafe
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+from anyio import sleep, to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.config.addresses import is_loopback_host
 from holdfast.errors import HoldfastError, StoreLocked, UnknownId
+from holdfast.inspector.pages.diff import load_diff_page
 from holdfast.inspector.pages.message import load_message_page
 from holdfast.inspector.pages.request import load_request_page
 from holdfast.inspector.pages.search import load_search_page
@@ -26,6 +30,8 @@ from holdfast.inspector.pages.timeline import get_page_of_request, load_timeline
 from holdfast.inspector.rendering import ASSET_TYPES, SECURITY_HEADERS, PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
 
+FOLLOW_SECONDS = 1.0
+"""How often a session that is followed is looked at. Chosen by judgement: one row of the store is read."""
 MAX_QUERY = 2_000
 """Characters of a parameter; no id or search is longer, and no page has to show more."""
 
@@ -37,25 +43,25 @@ def make_inspector_app(source: InspectedStore, root_path: str = "") -> Starlette
         Route("/", pages.show_sessions, name="sessions"),
         Route("/session", pages.show_timeline),
         Route("/request", pages.show_request),
+        Route("/diff", pages.show_diff),
         Route("/message", pages.show_message),
         Route("/search", pages.show_search),
+        Route("/undo", pages.undo_decision, methods=["POST"]),
+        Route("/changes", pages.send_changes),
         Route("/assets/{name}", pages.send_asset),
     ]
-    app = Starlette(
+    return Starlette(
         routes=routes,
-        middleware=[Middleware(LoopbackOnly, pages=pages)],
+        middleware=[Middleware(LoopbackOnly)],
         exception_handlers={HoldfastError: pages.show_error, 404: pages.show_missing_page},
     )
-    app.state.form_token = pages.form_token
-    return app
 
 
 class LoopbackOnly:
     """Refuses what does not come from this machine: another host name (DNS rebinding), another page's form."""
 
-    def __init__(self, app: ASGIApp, pages: InspectorPages) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -117,17 +123,64 @@ class InspectorPages:
         page = load_request_page(self._source, info, _get_parameter(request, "id"))
         return self._writer.respond("request.html", info=info, page=page)
 
+    def show_diff(self, request: Request) -> Response:
+        """Compare two requests."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        names = _get_parameter(request, "from"), _get_parameter(request, "to")
+        page = load_diff_page(self._source, info, *names)
+        return self._writer.respond("diff.html", info=info, page=page)
+
     def show_message(self, request: Request) -> Response:
         """Show the story of one message."""
         info = self._source.get_session(_get_parameter(request, "session"))
         name = _get_parameter(request, "id")
         page = load_message_page(self._source, info, name, _get_number(request, "page") or 1)
-        return self._writer.respond("message.html", info=info, page=page)
+        return self._writer.respond(
+            "message.html", info=info, page=page, can_undo=self._source.is_writable, form_token=self.form_token
+        )
 
     def show_search(self, request: Request) -> Response:
         """Search everything that was said."""
         page = load_search_page(self._source, _get_parameter(request, "q"), _get_parameter(request, "session"))
         return self._writer.respond("search.html", page=page)
+
+    async def undo_decision(self, request: Request) -> Response:
+        """Undo a decision, and lead back to the session."""
+        form = parse_qs((await request.body())[:MAX_QUERY].decode("utf-8", "replace"))
+        values = {name: form.get(name, [""])[0] for name in ("session", "decision", "token")}
+        if not compare_digest(values["token"].encode(), self.form_token.encode()):
+            text = "this form is from an earlier start of the inspector; load its page again"
+            return self._writer.respond("error.html", status=403, text=text)
+        info = await to_thread.run_sync(self._source.get_session, values["session"])
+        await to_thread.run_sync(self._source.undo_decision, info, values["decision"])
+        return RedirectResponse(self._writer.make_url("session", id=info.key), 303)
+
+    async def send_changes(self, request: Request) -> Response:
+        """Send an event whenever a session changes, until the page is closed."""
+        info = await to_thread.run_sync(self._source.get_session, _get_parameter(request, "id"))
+        headers = {**SECURITY_HEADERS, "x-accel-buffering": "no"}
+        return StreamingResponse(self._iterate_changes(info.key), media_type="text/event-stream", headers=headers)
+
+    async def _iterate_changes(self, key: str) -> AsyncIterator[bytes]:
+        version = await self._read_version(key)
+        yield b": following\n\n"
+        while True:
+            await sleep(FOLLOW_SECONDS)
+            newest_version = await self._read_version(key)
+            if newest_version != version:
+                version = newest_version
+                yield b"event: changed\ndata:\n\n"
+            else:
+                # So that a browser that is gone is noticed.
+                yield b": nothing new\n\n"
+
+    async def _read_version(self, key: str) -> tuple[str | None, int] | None:
+        """Return what changes whenever a session does; None while it cannot be read."""
+        try:
+            info = await to_thread.run_sync(self._source.get_session, key)
+        except HoldfastError:
+            return None
+        return info.leaf_id, info.entry_count
 
     def send_asset(self, request: Request) -> Response:
         """Send a file that pages load."""

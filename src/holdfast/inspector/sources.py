@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from threading import Lock
 
 from msgspec import Struct
 
 from holdfast.config import Configuration
+from holdfast.errors import StoreReadOnly
+from holdfast.reports.session_lock import open_journal_at_leaf
 from holdfast.reports.timeline import Timeline, load_timeline
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -19,19 +22,43 @@ KEPT_TIMELINES = 8
 class InspectedStore:
     """A store as the pages read it. Safe to use from several threads."""
 
-    def __init__(self, store: SessionStore, configuration: Configuration, *, name: str, is_writable: bool) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        configuration: Configuration,
+        *,
+        name: str,
+        open_writer: Callable[[], SessionStore] | None = None,
+    ) -> None:
+        """``name`` is what pages call it: the path of the store, or of the file that was opened. ``open_writer`` opens
+        the same store for writing; without one, no decision can be undone from a page.
+        """
         self.store = store
         self.configuration = configuration
         self.name = name
-        """What a page calls it: the path of the store, or of the file that was opened."""
-        self.is_writable = is_writable
-        """Whether decisions may be undone from a page."""
+        self._open_writer = open_writer
         self._lock = Lock()
         self._timelines: OrderedDict[str, _KnownTimeline] = OrderedDict()
 
     def get_session(self, key: str) -> SessionInfo:
         """Return the session called ``key``, or the only one that begins so. Raises ``UnknownId``."""
         return self.store.get_session(key)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether decisions may be undone from a page."""
+        return self._open_writer is not None
+
+    def undo_decision(self, info: SessionInfo, entry_id: str) -> None:
+        """Revoke a decision of a session: the messages that it reduced are shown in full again.
+
+        Raises ``StoreReadOnly`` if the store cannot be written, ``StoreLocked`` if another process holds the session,
+        and ``UnknownId`` if the decision is not in force.
+        """
+        if self._open_writer is None:
+            raise StoreReadOnly(f"{self.name} is only read here, so nothing can be undone in it")
+        with self._open_writer() as store, open_journal_at_leaf(store, info.key) as journal:
+            journal.revoke_decisions(entry_id)
 
     def load_timeline(self, info: SessionInfo) -> Timeline:
         """Return the timeline of a session's current branch; read again only if the session was changed since."""

@@ -62,10 +62,12 @@ def list_message_events(
 def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterator[MessageEvent]:
     undone_ids = {entry.body.revoked_id for entry in decisions if isinstance(entry.body, RevokeEntry)}
     touching_ids: set[str] = set()
+    is_hidden = False
     for entry in decisions:
         body = entry.body
         if isinstance(body, RevokeEntry):
             if body.revoked_id in touching_ids:
+                is_hidden = False
                 yield MessageEvent("undone", entry.id, entry.time_ms, "the decision was undone")
             continue
         assert isinstance(body, DecisionEntry | CompactionEntry)
@@ -79,5 +81,9 @@ def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterato
                 yield MessageEvent("reduced", entry.id, entry.time_ms, text, edit.saves, handle, is_undone)
         if isinstance(body, CompactionEntry) and number < body.first_kept:
             touching_ids.add(entry.id)
+            # Later compactions hide it too, which is no news.
+            if is_hidden and not is_undone:
+                continue
+            is_hidden = not is_undone
             text = describe_entry_body(body)
             yield MessageEvent("hidden", entry.id, entry.time_ms, text, is_undone=is_undone)

@@ -93,7 +93,7 @@ def import_command(
         for number, file in enumerate(files, 1):
             label = f"file {number:,} of {len(files):,}" if len(files) > 1 else "reading"
             waiting.begin_part(label)
-            outcomes += _import_file(
+            outcomes += import_file(
                 there,
                 file,
                 name,
@@ -119,7 +119,7 @@ def _show_import_progress(waiting: ProgressBar, label: str, bytes_read: int, siz
         waiting.begin_part(f"{label}: storing")
 
 
-def _import_file(
+def import_file(
     store: SessionStore,
     file: str,
     name: str | None,

@@ -18,3 +18,17 @@ if (closed) {
   closed.open = true;
   target.scrollIntoView();
 }
+// A session that is running: whenever it changes, what is shown is loaded again.
+const followed = document.querySelector("[data-changes]");
+if (followed && window.EventSource) {
+  const changes = new EventSource(followed.dataset.changes);
+  changes.addEventListener("changed", async () => {
+    const response = await fetch(location.href);
+    if (!response.ok) return;
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    const atEnd = innerHeight + scrollY > document.body.scrollHeight - 80;
+    document.querySelector("main").replaceChildren(...page.querySelector("main").childNodes);
+    if (atEnd) scrollTo(0, document.body.scrollHeight);
+  });
+  addEventListener("pagehide", () => changes.close());
+}

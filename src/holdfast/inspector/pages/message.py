@@ -37,6 +37,16 @@ class MessagePage(Struct, frozen=True):
     shown_tokens: int
     events: tuple[MessageEvent, ...]
     message_count: int
+    kept_lines: tuple[str, ...] = ()
+    """Lines of it that the summary in force quotes; empty unless the message is hidden."""
+    lost_lines: tuple[str, ...] = ()
+    """Lines of it that the summary does not quote."""
+
+
+MIN_QUOTED_CHARACTERS = 12
+"""Of a line that is looked for in a summary: a shorter one may stand there for another reason. Chosen by judgement."""
+MAX_LISTED_LINES = 40
+"""Lines of a message that are listed as quoted or not."""
 
 
 def find_message_number(source: InspectedStore, info: SessionInfo, name: str) -> int:
@@ -69,6 +79,10 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
         shown = get_shown_messages(state, number)
         shown_text = "\n".join(get_message_text_lines(shown))
         shown_tokens = sum(sized_message.tokens for sized_message in shown)
+    kept_lines: tuple[str, ...] = ()
+    lost_lines: tuple[str, ...] = ()
+    if visibility == "hidden" and state.view.compaction is not None and state.view.compaction.summary is not None:
+        kept_lines, lost_lines = divide_by_summary(text, state.view.compaction.summary.text)
     return MessagePage(
         number=number,
         entry=entry.id,
@@ -84,4 +98,18 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
         shown_tokens=shown_tokens,
         events=tuple(list_message_events(source.store, info.key, timeline.path_ids, number, entry, timeline.requests)),
         message_count=len(timeline.message_ids),
+        kept_lines=kept_lines,
+        lost_lines=lost_lines,
     )
+
+
+def divide_by_summary(text: str, summary: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lines of ``text`` that ``summary`` quotes, and those that it does not; blanks do not count."""
+    quoted_text = " ".join(summary.split())
+    kept: list[str] = []
+    lost: list[str] = []
+    for line in text.splitlines():
+        words = " ".join(line.split())
+        if len(words) >= MIN_QUOTED_CHARACTERS:
+            (kept if words in quoted_text else lost).append(words)
+    return tuple(kept), tuple(lost)

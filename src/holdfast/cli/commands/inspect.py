@@ -1,0 +1,130 @@
+"""``holdfast inspect``: show sessions in a browser, from the store or from a recorded file."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+
+from holdfast.cli.commands.import_ import ImportFailure, import_file
+from holdfast.cli.files.user_paths import (
+    describe_missing_store,
+    explain_unwritable_store,
+    open_named_store,
+    store_option,
+)
+from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.ranges import IntegerParamType
+from holdfast.cli.output.terminal import ProgressBar, encode_printable_json, make_json_option
+from holdfast.cli.proxy_options import MAX_PORT
+from holdfast.config import load_configuration
+from holdfast.inspector.rendering import PageWriter
+from holdfast.inspector.sources import InspectedStore
+from holdfast.messages.text.single_line import clean_single_line
+from holdfast.store.location import locate_store
+from holdfast.store.open_store import open_store
+
+EXAMPLES = """\
+\b
+Examples:
+  holdfast inspect
+  holdfast inspect 4d56
+  holdfast inspect ~/.claude/projects/-work/8ab9d04e.jsonl
+"""
+DEFAULT_PORT = 8650
+"""Port without --port. If it is taken, any free one is used."""
+
+
+@click.command("inspect", epilog=EXAMPLES)
+@click.argument("session", required=False, metavar="[SESSION|FILE]")
+@click.option(
+    "--port", type=IntegerParamType(0, MAX_PORT), help=f"The port, 0 for a free one. [default: {DEFAULT_PORT}]"
+)
+@click.option("--open/--no-open", "opens_browser", default=True, help="Open it in a browser. [default: --open]")
+@store_option
+@make_json_option("the address")
+def inspect_command(
+    session: str | None, port: int | None, store: str | None, *, opens_browser: bool, as_json: bool
+) -> None:
+    """Show sessions in a browser: what the model saw, what was reduced, what it cost.
+
+    SESSION is the beginning of an id; FILE a recorded session of any tool that holdfast import reads. Without either,
+    all sessions of the store are listed. A session that is running is followed. Only programs on this machine can reach
+    the pages. ^C ends it.
+
+    A file is read into a store of its own, which is removed at the end; nothing is added to yours.
+    """
+    from holdfast.inspector.server import open_listener, serve_inspector
+
+    with ExitStack() as cleanup:
+        try:
+            listener = open_listener(DEFAULT_PORT if port is None else port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            if port is not None:
+                raise CommandError(f"port {port} is in use; give another --port, or 0 for a free one") from error
+            listener = open_listener(0)
+        cleanup.enter_context(listener)
+        if session is not None and Path(session).expanduser().is_file():
+            source, key = cleanup.enter_context(_open_file(Path(session).expanduser(), as_json=as_json))
+        else:
+            source, key = cleanup.enter_context(_open_store(store, session))
+        serve_inspector(source, listener, partial(_announce, key=key, opens_browser=opens_browser, as_json=as_json))
+
+
+@contextmanager
+def _open_store(option: str | None, session: str | None) -> Iterator[tuple[InspectedStore, str]]:
+    """Open the user's store for reading, and find the session; an empty key stands for all."""
+    url = locate_store(option).url
+    if session is None and (why := describe_missing_store(option)):
+        raise CommandError(why)
+    with open_named_store(option, readonly=True) as store:
+        key = store.get_session(session).key if session is not None else ""
+        is_writable = not explain_unwritable_store(url)
+        opened = InspectedStore(
+            store, load_configuration(), name=url, open_writer=partial(open_store, url) if is_writable else None
+        )
+        yield opened, key
+
+
+@contextmanager
+def _open_file(path: Path, *, as_json: bool) -> Iterator[tuple[InspectedStore, str]]:
+    """Read a recorded file into a temporary store; the key is empty if the file has several sessions."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-inspect-") as folder:
+        url = str(Path(folder) / "file.db")
+        with open_store(url) as store:
+            with ProgressBar("reading", is_wanted=not as_json) as waiting:
+                outcomes = [*import_file(store, str(path), None, "", partial(_show_progress, waiting))]
+            failures = [outcome for outcome in outcomes if isinstance(outcome, ImportFailure)]
+            if len(failures) == len(outcomes):
+                reason = failures[0].error if failures else "it has no session"
+                raise CommandError(f"{clean_single_line(str(path))}: {reason}")
+            for failure in failures:
+                click.echo(f"left out: {clean_single_line(failure.error)}", err=True)
+            keys = [info.key for info in store.list_sessions() if "@" not in info.key]
+            yield InspectedStore(store, load_configuration(), name=str(path)), keys[0] if len(keys) == 1 else ""
+
+
+def _show_progress(waiting: ProgressBar, bytes_read: int, size: int) -> None:
+    if bytes_read < size:
+        waiting.set_progress("reading", bytes_read, size)
+    else:
+        waiting.begin_part("storing")
+
+
+def _announce(address: str, *, key: str, opens_browser: bool, as_json: bool) -> None:
+    """Print the address of the first page, and open it."""
+    url = address + (PageWriter().make_url("session", id=key) if key else "/")
+    if as_json:
+        click.echo(encode_printable_json({"url": url}))
+    else:
+        click.echo(f"inspector at {url}; stop with ^C")
+    if opens_browser and not as_json:
+        webbrowser.open(url)

@@ -1,0 +1,37 @@
+"""Serve the inspector on this machine until it is stopped."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import closing
+
+import uvicorn
+
+from holdfast.inspector.app import make_inspector_app
+from holdfast.inspector.sources import InspectedStore
+
+LOOPBACK = "127.0.0.1"
+"""The one address that the inspector listens at: what it shows is for whoever sits at this machine."""
+CLOSE_SECONDS = 1
+"""Seconds that pages which follow a session have to close when the server stops."""
+
+
+def open_listener(port: int) -> socket.socket:
+    """Return a socket that listens at ``port``, or at a free one for 0. Raises ``OSError`` if the port is taken."""
+    return socket.create_server((LOOPBACK, port))
+
+
+def serve_inspector(source: InspectedStore, listener: socket.socket, on_ready: Callable[[str], object]) -> None:
+    """Serve ``source`` at ``listener`` until the process gets a signal; ``on_ready`` is called with the address."""
+    config = uvicorn.Config(
+        make_inspector_app(source),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+    )
+    with closing(listener):
+        on_ready(f"http://{LOOPBACK}:{listener.getsockname()[1]}")
+        uvicorn.Server(config).run(sockets=[listener])
