@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.reports.context_parts import RequestKindCounter
 from holdfast.reports.describe import get_message_text_lines, summarize_message
@@ -105,7 +106,8 @@ def load_request_view(store: SessionStore, info: SessionInfo, request: TimelineR
 def build_request_view(state: ConversationState, request: TimelineRequest) -> RequestView:
     """Build the contents of ``request`` from the state at its entry."""
     usage = request.usage
-    estimated_tokens = state.setup.tokens + state.view.shown_tokens
+    shown_messages = [_measure(sized_message) for sized_message in build_projection(state)]
+    estimated_tokens = state.setup.tokens + sum(message.tokens for message in shown_messages)
     scale = usage.input / estimated_tokens if usage.input and estimated_tokens else 1.0
     setup_tokens = round(scale * state.setup.tokens)
     position: float = setup_tokens
@@ -113,7 +115,7 @@ def build_request_view(state: ConversationState, request: TimelineRequest) -> Re
     # A summary stands before the first message after those that it stands for.
     summaries: list[ShownMessage] = []
     next_number = 0
-    for sized_message, number in zip(build_projection(state), list_projection_origins(state), strict=True):
+    for sized_message, number in zip(shown_messages, list_projection_origins(state), strict=True):
         position += scale * sized_message.tokens
         shown = _make_shown(state, sized_message, number, scale, _find_cache_part(request, position))
         if number == SUMMARY_NUMBER:
@@ -133,6 +135,11 @@ def build_request_view(state: ConversationState, request: TimelineRequest) -> Re
         tokens=usage.input or estimated_tokens,
         is_counted=usage.input > 0,
     )
+
+
+def _measure(message: SizedMessage) -> SizedMessage:
+    """Return ``message`` with its size: what a decision put in a message's place may not have been measured yet."""
+    return message if message.tokens else build_sized_message(message.message)
 
 
 def _make_shown(

@@ -51,7 +51,7 @@ class DiffPage(Struct, frozen=True):
     second_view: RequestView
     differences: tuple[MessageDifference, ...]
     first_change_tokens: int
-    """Tokens that both begin with alike, system prompt and tools included: what the second could read from the cache."""
+    """Tokens with which both begin, system prompt and tools included: the second could read them from the cache."""
 
 
 def load_diff_page(source: InspectedStore, info: SessionInfo, first_name: str, second_name: str) -> DiffPage:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.inspector.charts import draw_sparkline
+from holdfast.inspector.rendering import show_invisible
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.describe import get_client_name
 from holdfast.reports.timeline import Timeline
@@ -94,18 +95,19 @@ def get_tool(info: SessionInfo) -> str:
 
 
 def _list_choices(values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(filter(None, values))))
+    """Return each value once, as a page shows it: a form sends it back so."""
+    return tuple(sorted({show_invisible(value) for value in values if value}))
 
 
 def _matches(info: SessionInfo, session_filter: SessionFilter) -> bool:
     text = f"{info.title} {info.cwd} {info.key}".casefold()
     if any(word not in text for word in session_filter.words.casefold().split()):
         return False
-    if session_filter.tool and get_tool(info) != session_filter.tool:
+    if session_filter.tool and show_invisible(get_tool(info)) != session_filter.tool:
         return False
-    if session_filter.model and info.model != session_filter.model:
+    if session_filter.model and show_invisible(info.model) != session_filter.model:
         return False
-    if session_filter.project and info.cwd != session_filter.project:
+    if session_filter.project and show_invisible(info.cwd) != session_filter.project:
         return False
     if session_filter.since:
         return _format_day(info.updated_at) >= session_filter.since
