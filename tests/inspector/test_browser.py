@@ -1,0 +1,149 @@
+"""The pages in a real Chromium: no code of theirs fails, nothing loads from elsewhere, and they can be used by anybody.
+
+Needs Chromium and Playwright; skipped where one is missing. ``HOLDFAST_CHROMIUM`` names the program,
+``HOLDFAST_SCREENSHOTS`` a folder for pictures of every page.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from served_inspector import RULE, say
+
+from holdfast.inspector.rendering import PageWriter
+from holdfast.messages.parts import Text
+from holdfast.state.entries import CompactionEntry, Entry
+from holdfast.store.open_store import open_store
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (dependency group browser)")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+
+CHROMIUM = os.environ.get("HOLDFAST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; install it, or name it with HOLDFAST_CHROMIUM"),
+    pytest.mark.long,
+]
+PAGES = {
+    "sessions": ("", {}),
+    "timeline": ("session", {"id": "long"}),
+    "request": ("request", {"session": "long", "id": "40"}),
+    "message": ("message", {"session": "long", "id": "0"}),
+    "diff": ("diff", {"session": "long", "from": "55", "to": "56"}),
+    "search": ("search", {"q": "daytime"}),
+    "error": ("session", {"id": "nothing"}),
+}
+"""A page of each kind."""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Start Chromium once."""
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def open_page(chromium, served, name, **options):
+    """Open a page; return it with what its console said and what it asked other machines for."""
+    context = chromium.new_context(**options)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request", lambda request: complaints.append(request.url) if not request.url.startswith(served.url) else None
+    )
+    path, parameters = PAGES[name]
+    page.goto(served.url + PageWriter().make_url(path, **parameters))
+    # What Chromium says of the status of a page that is an error on purpose.
+    complaints[:] = [text for text in complaints if name != "error" or "404" not in text]
+    return page, complaints
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_can_be_read_by_anybody(chromium, inspected, name, scheme):
+    """axe-core finds nothing to complain of (contrast, names, landmarks, keyboard), and the console says nothing."""
+    page, complaints = open_page(chromium, inspected, name, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    violations = axe.Axe().run(page).response["violations"]
+    assert [(found["id"], found["nodes"][0]["html"][:200]) for found in violations] == []
+    assert complaints == []
+    folder = os.environ.get("HOLDFAST_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=Path(folder) / f"{name}-{scheme}.png", full_page=True)
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [320, 768, 1920])
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_fit_every_screen(chromium, inspected, name, width):
+    """Nothing stands out to the right, on the narrowest phone and on the widest screen."""
+    page, _ = open_page(chromium, inspected, name, viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    folder = os.environ.get("HOLDFAST_SCREENSHOTS")
+    if folder and width == 320:
+        page.screenshot(path=Path(folder) / f"{name}-narrow.png", full_page=True)
+    page.context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_work_without_javascript(chromium, inspected, name):
+    """Every page says the same without code, and its search leads on."""
+    page, _ = open_page(chromium, inspected, name, java_script_enabled=False)
+    page.get_by_placeholder("Search everything that was said").fill("daytime")
+    page.get_by_role("button", name="Search").click()
+    assert page.get_by_role("link", name="A slow server").count() == 1
+    page.context.close()
+
+
+def test_a_forgotten_rule_is_found_by_clicking(chromium, inspected):
+    """From the list to the answer: the session, a request after the compaction, the hidden messages, the first one."""
+    page, _ = open_page(chromium, inspected, "sessions")
+    page.get_by_role("link", name="A slow server").click()
+    page.locator("#request-60 a.request").click()
+    page.get_by_role("link", name="#0", exact=True).click()
+    assert page.locator(".quoted li", has_text=RULE).count() == 1
+    page.context.close()
+
+
+def test_keys_lead_through_the_pages(chromium, inspected):
+    """``/`` searches, ``j`` and ``k`` go forward and back; in a field they are letters."""
+    page, _ = open_page(chromium, inspected, "request")
+    page.keyboard.press("j")
+    page.wait_for_url("**/request?*")
+    page.get_by_role("heading", name="Request 41").wait_for()
+    page.keyboard.press("k")
+    page.get_by_role("heading", name="Request 40").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("jk")
+    assert page.get_by_placeholder("Search everything that was said").input_value() == "jk"
+    page.context.close()
+
+
+def test_a_decision_is_undone_by_clicking(chromium, inspected):
+    """The button asks once, and then the compaction is undone."""
+    page, _ = open_page(chromium, inspected, "message")
+    page.get_by_text("undo…").click()
+    page.get_by_role("button", name="Undo this decision").click()
+    page.wait_for_url("**/session?*")
+    state = inspected.source.store.open_state("long")
+    assert state.view.compaction is None
+    assert any(isinstance(entry.body, CompactionEntry) for entry in inspected.source.store.read_path("long"))
+    page.context.close()
+
+
+def test_a_running_session_is_followed(chromium, inspected):
+    """The page of a session shows what another process adds, without being loaded again."""
+    page, _ = open_page(chromium, inspected, "timeline")
+    page.get_by_text("121", exact=True).wait_for()
+    page.wait_for_timeout(1_500)
+    with open_store(inspected.source.name) as store:
+        leaf = store.get_session("long").leaf_id
+        store.append_entries("long", [Entry("newest", leaf, say("user", Text("Go on.")))])
+    page.get_by_text("122", exact=True).wait_for(timeout=15_000)
+    page.context.close()
