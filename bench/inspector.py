@@ -1,0 +1,111 @@
+"""The inspector's first screens of a large session, beside a static page of the same server.
+
+Usage: python bench/inspector.py [--messages N] [--megabytes N] [--json]
+
+Writes a session of that size into a store, serves it, and asks for each page once in a fresh process (cold) and five
+times more (warm, median).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from holdfast.messages.message import Message
+from holdfast.messages.parts import Text, ToolCall, ToolResult
+from holdfast.messages.size.tokens import build_sized_message
+from holdfast.state.entries import AnswerEntry, Entry, EntryBody, MessageEntry, RequestEntry, Usage
+from holdfast.store.base import SessionInfo
+from holdfast.store.open_store import open_store
+
+MODEL = "claude-sonnet-4-6"
+PAGES = {
+    "static page": "/assets/inspector.css",
+    "sessions": "/",
+    "timeline": "/session?id=large",
+    "first requests": "/session?id=large&request=1",
+    "request": "/request?session=large&id={last}",
+    "message": "/message?session=large&id=0",
+}
+
+
+def write_store(path: str, messages: int, megabytes: int) -> int:
+    """Write a session of that many messages and bytes; return how many requests it has."""
+    steps = messages // 2
+    characters = megabytes * 1_000_000 // steps
+    line = "2026-11-30T12:00:00Z GET /orders/{} 200 {} ms\n"
+    parent: str | None = None
+    with open_store(path) as store:
+        store.create_session("large", SessionInfo("large", title="A large session", model=MODEL))
+        for step in range(steps):
+            text = "".join(line.format(step * 1_000 + number, number % 97) for number in range(characters // 46))
+            bodies: list[EntryBody] = [
+                RequestEntry(f"digest-{step}", 2 * step, MODEL, 200_000),
+                AnswerEntry(f"digest-{step}", Usage(1_000 + step % 150_000, 50, step % 150_000, 1_000)),
+                MessageEntry(build_sized_message(Message("assistant", (ToolCall(f"c{step}", "read", "{}"),)))),
+                MessageEntry(build_sized_message(Message("tool", (ToolResult(f"c{step}", "read", (Text(text),)),)))),
+            ]
+            entries = []
+            for place, body in enumerate(bodies):
+                entry = Entry(f"{step:06x}{place:02x}", parent, body, time_ms=1_780_000_000_000 + 1_000 * step)
+                entries.append(entry)
+                parent = entry.id
+            store.append_entries("large", entries)
+    return steps
+
+
+def measure(path: str, last: int) -> dict[str, dict[str, float]]:
+    """Return the milliseconds of each page, cold and warm, and the bytes it has."""
+    figures = {}
+    for name, page in PAGES.items():
+        command = [sys.executable, "-m", "holdfast", "inspect", "--store", path, "--port", "0", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            url = re.sub(r"/$", "", json.loads(server.stdout.readline())["url"])
+            times = []
+            size = 0
+            for _ in range(6):
+                began = time.perf_counter()
+                with urllib.request.urlopen(url + page.format(last=last), timeout=120) as answer:
+                    size = len(answer.read())
+                times.append(1_000 * (time.perf_counter() - began))
+            server.terminate()
+        figures[name] = {"cold": times[0], "warm": statistics.median(times[1:]), "bytes": size}
+    return figures
+
+
+def main() -> int:
+    """Write the session, measure the pages and print them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "store.db")
+        last = write_store(path, args.messages, args.megabytes)
+        figures = measure(path, last)
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1_000
+    if args.json:
+        print(json.dumps({"pages": figures, "largest_process_mb": memory}, indent=1))
+        return 0
+    print(f"{args.messages:,} messages, {args.megabytes} MB; the largest server process took {memory} MB")
+    print(f"{'page':<16}{'cold ms':>10}{'warm ms':>10}{'kB':>8}{'warm, static page = 1':>24}")
+    static = figures["static page"]["warm"]
+    for name, row in figures.items():
+        ratio = row["warm"] / static
+        print(f"{name:<16}{row['cold']:>10.0f}{row['warm']:>10.1f}{row['bytes'] / 1_000:>8.0f}{ratio:>24.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
