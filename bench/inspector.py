@@ -23,11 +23,13 @@ from pathlib import Path
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.state.entries import AnswerEntry, Entry, EntryBody, MessageEntry, RequestEntry, Usage
+from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, EntryBody, MessageEntry, RequestEntry, Usage
 from holdfast.store.base import SessionInfo
 from holdfast.store.open_store import open_store
 
 MODEL = "claude-sonnet-4-6"
+STEPS_BETWEEN_COMPACTIONS = 8
+"""So that a request has what fits into a window of 200,000 tokens, as every real one has."""
 PAGES = {
     "static page": "/assets/inspector.css",
     "sessions": "/",
@@ -54,6 +56,9 @@ def write_store(path: str, messages: int, megabytes: int) -> int:
                 MessageEntry(build_sized_message(Message("assistant", (ToolCall(f"c{step}", "read", "{}"),)))),
                 MessageEntry(build_sized_message(Message("tool", (ToolResult(f"c{step}", "read", (Text(text),)),)))),
             ]
+            if step and step % STEPS_BETWEEN_COMPACTIONS == 0:
+                summary = Message("user", (Text("A summary of what was said before.\n" * 200),))
+                bodies.insert(0, CompactionEntry(2 * step - 4, summary, 2_000, (), 160_000, 40_000))
             entries = []
             for place, body in enumerate(bodies):
                 entry = Entry(f"{step:06x}{place:02x}", parent, body, time_ms=1_780_000_000_000 + 1_000 * step)

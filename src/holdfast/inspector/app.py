@@ -106,7 +106,9 @@ class InspectorPages:
         """List the sessions."""
         names = SessionFilter.__struct_fields__
         session_filter = SessionFilter(**{name: _get_parameter(request, name) for name in names})
-        page = load_sessions_page(self._source, session_filter, _get_number(request, "page") or 1)
+        page = load_sessions_page(
+            self._source, session_filter, _get_number(request, "page") or 1, is_patient=_is_patient(request)
+        )
         return self._writer.respond("sessions.html", page=page)
 
     def show_timeline(self, request: Request) -> Response:
@@ -114,13 +116,13 @@ class InspectorPages:
         info = self._source.get_session(_get_parameter(request, "id"))
         number = _get_number(request, "request")
         page_number = get_page_of_request(number) if number else _get_number(request, "page")
-        page = load_timeline_page(self._source, info, page_number)
+        page = load_timeline_page(self._source, info, page_number, is_patient=_is_patient(request))
         return self._writer.respond("timeline.html", info=info, page=page)
 
     def show_request(self, request: Request) -> Response:
         """Show what the model saw in one request."""
         info = self._source.get_session(_get_parameter(request, "session"))
-        page = load_request_page(self._source, info, _get_parameter(request, "id"))
+        page = load_request_page(self._source, info, _get_parameter(request, "id"), _get_number(request, "page"))
         return self._writer.respond("request.html", info=info, page=page)
 
     def show_diff(self, request: Request) -> Response:
@@ -203,6 +205,11 @@ class InspectorPages:
 
 def _get_parameter(request: Request, name: str) -> str:
     return request.query_params.get(name, "")[:MAX_QUERY]
+
+
+def _is_patient(request: Request) -> bool:
+    """Return whether the page is to be complete, however long that takes."""
+    return _get_parameter(request, "complete") == "1"
 
 
 def _get_number(request: Request, name: str) -> int | None:

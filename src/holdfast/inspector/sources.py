@@ -14,9 +14,9 @@ from holdfast.reports.session_lock import open_journal_at_leaf
 from holdfast.reports.timeline import Timeline, load_timeline
 from holdfast.store.base import SessionInfo, SessionStore
 
-KEPT_TIMELINES = 8
-"""Sessions whose timelines are kept in memory. Chosen by judgement: somebody looks at a few side by side, and one of
-5,000 requests has some megabytes."""
+KEPT_TIMELINES = 50
+"""Sessions whose timelines are kept in memory. Chosen by judgement: two pages of the list; one of 5,000 requests has
+some megabytes."""
 
 
 class InspectedStore:

@@ -72,6 +72,8 @@ class TimelineRequest(Struct, frozen=True):
     """0 if it is not known."""
     messages: int
     """Messages of the conversation when it was sent."""
+    first_kept: int
+    """Number of the first message that no compaction hid from it; 0 without a compaction."""
     usage: Usage
     is_answered: bool
     dollars: float | None
@@ -138,11 +140,13 @@ def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog
     marks: list[TimelineMark] = []
     open_request: Entry | None = None
     open_marks: tuple[TimelineMark, ...] = ()
+    compactions: dict[str, int] = {}
 
     def close_request(end: Entry | None) -> None:
         nonlocal open_request
         if open_request is not None:
-            requests.append(_make_request(len(requests) + 1, open_request, end, open_marks, info, catalog, prices))
+            request = _make_request(len(requests) + 1, open_request, end, open_marks, info, catalog, prices)
+            requests.append(replace(request, first_kept=max(compactions.values(), default=0)))
         open_request = None
 
     for entry in entries:
@@ -154,6 +158,10 @@ def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog
         elif isinstance(body, AnswerEntry):
             close_request(entry)
         else:
+            if isinstance(body, CompactionEntry):
+                compactions[entry.id] = body.first_kept
+            elif isinstance(body, RevokeEntry):
+                compactions.pop(body.revoked_id, None)
             mark = _make_mark(entry)
             if mark is not None:
                 marks.append(mark)
@@ -189,6 +197,7 @@ def _make_request(
         model=model,
         window=body.window or info.recorded_window or 0,
         messages=body.message_count,
+        first_kept=0,
         usage=usage,
         is_answered=end is not None,
         dollars=compute_known_cost(usage, found_prices[place]) if usage.total else None,

@@ -18,17 +18,21 @@ if (closed) {
   closed.open = true;
   target.scrollIntoView();
 }
+async function showInstead(address) {
+  const response = await fetch(address);
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const atEnd = innerHeight + scrollY > document.body.scrollHeight - 80;
+  document.querySelector("main").replaceChildren(...page.querySelector("main").childNodes);
+  if (atEnd && scrollY > 0) scrollTo(0, document.body.scrollHeight);
+}
+// What takes longer than a page should is filled in.
+const incomplete = document.querySelector("[data-complete]");
+if (incomplete) showInstead(incomplete.dataset.complete);
 // A session that is running: whenever it changes, what is shown is loaded again.
 const followed = document.querySelector("[data-changes]");
 if (followed && window.EventSource) {
   const changes = new EventSource(followed.dataset.changes);
-  changes.addEventListener("changed", async () => {
-    const response = await fetch(location.href);
-    if (!response.ok) return;
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    const atEnd = innerHeight + scrollY > document.body.scrollHeight - 80;
-    document.querySelector("main").replaceChildren(...page.querySelector("main").childNodes);
-    if (atEnd) scrollTo(0, document.body.scrollHeight);
-  });
+  changes.addEventListener("changed", () => showInstead(location.href));
   addEventListener("pagehide", () => changes.close());
 }

@@ -8,9 +8,12 @@ from holdfast.errors import UnknownId
 from holdfast.inspector.charts import Piece, draw_bar
 from holdfast.inspector.pages.timeline import get_page_of_request
 from holdfast.inspector.sources import InspectedStore
-from holdfast.reports.request_view import DecisionInForce, RequestView, load_request_view
+from holdfast.reports.request_view import DecisionInForce, HiddenMessages, RequestView, ShownMessage, load_request_view
 from holdfast.reports.timeline import TimelineRequest
 from holdfast.store.base import SessionInfo
+
+ITEMS_PER_PAGE = 200
+"""Messages of a request that a page shows. Chosen by judgement: more make a page of megabytes."""
 
 
 class RequestPage(Struct, frozen=True):
@@ -22,6 +25,10 @@ class RequestPage(Struct, frozen=True):
     timeline_page: int
     """The page of the timeline that has it."""
     view: RequestView
+    items: tuple[ShownMessage | HiddenMessages, ...]
+    """One page of those of ``view``."""
+    page: int
+    page_count: int
     pieces: tuple[Piece, ...]
     full_tokens: int
     new_decisions: tuple[DecisionInForce, ...]
@@ -45,13 +52,15 @@ def find_request(source: InspectedStore, info: SessionInfo, name: str) -> Timeli
     return (exact or matches)[0]
 
 
-def load_request_page(source: InspectedStore, info: SessionInfo, name: str) -> RequestPage:
-    """Load the page of a request, named as for ``find_request``."""
+def load_request_page(source: InspectedStore, info: SessionInfo, name: str, page: int | None = None) -> RequestPage:
+    """Load the page of a request, named as for ``find_request``; ``page`` is that of its messages, by default the last."""
     request = find_request(source, info, name)
     timeline = source.load_timeline(info)
     view = load_request_view(source.store, info, request)
     full_tokens = max(request.window, view.tokens, 1)
     made_for_it = {mark.entry for mark in request.marks}
+    page_count = max(1, -(-len(view.items) // ITEMS_PER_PAGE))
+    page = page_count if page is None else min(max(1, page), page_count)
     index = request.number - 1
     usage = request.usage
     return RequestPage(
@@ -60,6 +69,9 @@ def load_request_page(source: InspectedStore, info: SessionInfo, name: str) -> R
         following=timeline.requests[index + 1] if index + 1 < len(timeline.requests) else None,
         timeline_page=get_page_of_request(request.number),
         view=view,
+        items=view.items[(page - 1) * ITEMS_PER_PAGE : page * ITEMS_PER_PAGE],
+        page=page,
+        page_count=page_count,
         pieces=draw_bar(view.kinds, full_tokens),
         full_tokens=full_tokens,
         new_decisions=tuple(decision for decision in view.decisions if decision.entry in made_for_it),

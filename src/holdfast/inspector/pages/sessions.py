@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -16,6 +17,11 @@ from holdfast.store.base import SessionInfo
 
 SESSIONS_PER_PAGE = 25
 """Chosen by judgement: one screen, and each costs some milliseconds."""
+
+
+FIGURES_SECONDS = 0.5
+"""Seconds for which figures of sessions are computed before the list is shown. Chosen by judgement: the figures of the
+others are filled in."""
 
 
 class SessionFilter(Struct, frozen=True):
@@ -53,6 +59,8 @@ class SessionRow(Struct, frozen=True):
     sparkline: str = ""
     damage: str = ""
     """Why its log cannot be read; empty if it can."""
+    has_figures: bool = True
+    """Whether its log was read."""
 
 
 class SessionsPage(Struct, frozen=True):
@@ -68,16 +76,26 @@ class SessionsPage(Struct, frozen=True):
     models: tuple[str, ...]
     projects: tuple[str, ...]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether each row has its figures."""
+        return all(row.has_figures for row in self.rows)
 
-def load_sessions_page(source: InspectedStore, session_filter: SessionFilter, page: int = 1) -> SessionsPage:
-    """Load a page of the sessions that match, the most recently changed first."""
+
+def load_sessions_page(
+    source: InspectedStore, session_filter: SessionFilter, page: int = 1, *, is_patient: bool = False
+) -> SessionsPage:
+    """Load a page of the sessions that match, the most recently changed first.
+
+    Unless it ``is_patient``, sessions whose figures would take too long come without.
+    """
     infos = source.store.list_sessions()
     matching = [info for info in infos if _matches(info, session_filter)]
     page_count = max(1, -(-len(matching) // SESSIONS_PER_PAGE))
     page = min(max(1, page), page_count)
     start = (page - 1) * SESSIONS_PER_PAGE
     return SessionsPage(
-        rows=tuple(_load_row(source, info) for info in matching[start : start + SESSIONS_PER_PAGE]),
+        rows=tuple(_iterate_rows(source, matching[start : start + SESSIONS_PER_PAGE], is_patient=is_patient)),
         filter=session_filter,
         page=page,
         page_count=page_count,
@@ -118,6 +136,15 @@ def _format_day(at: int | None) -> str:
     from datetime import UTC, datetime
 
     return "" if at is None else datetime.fromtimestamp(at / 1_000, UTC).date().isoformat()
+
+
+def _iterate_rows(source: InspectedStore, infos: Sequence[SessionInfo], *, is_patient: bool) -> Iterator[SessionRow]:
+    deadline = time.monotonic() + FIGURES_SECONDS
+    for info in infos:
+        if is_patient or time.monotonic() < deadline:
+            yield _load_row(source, info)
+        else:
+            yield SessionRow(info, get_tool(info), has_figures=False)
 
 
 def _load_row(source: InspectedStore, info: SessionInfo) -> SessionRow:

@@ -15,6 +15,11 @@ REQUESTS_PER_PAGE = 50
 """Chosen by judgement: two screens; what they are made of is read in some tenths of a second."""
 
 
+MAX_MESSAGES_AT_ONCE = 500
+"""Messages that are read before a page is shown. Chosen by judgement: some tenths of a second. For more, the page comes
+first without what its requests were made of."""
+
+
 class RequestRow(Struct, frozen=True):
     """A request of the page."""
 
@@ -38,12 +43,19 @@ class TimelinePage(Struct, frozen=True):
     pending_marks: tuple[TimelineMark, ...]
     full_tokens: int
     """What the full length of a bar stands for."""
+    is_complete: bool = True
+    """Whether it was read what the requests were made of."""
     problem: str = ""
     """Why it is not known what the requests were made of; empty if it is."""
 
 
-def load_timeline_page(source: InspectedStore, info: SessionInfo, page: int | None = None) -> TimelinePage:
-    """Load a page of a session's requests; the last page if none is asked for."""
+def load_timeline_page(
+    source: InspectedStore, info: SessionInfo, page: int | None = None, *, is_patient: bool = False
+) -> TimelinePage:
+    """Load a page of a session's requests; the last page if none is asked for.
+
+    Unless it ``is_patient``, what the requests were made of is only read if that is quick.
+    """
     timeline = source.load_timeline(info)
     requests = timeline.requests
     page_count = max(1, -(-len(requests) // REQUESTS_PER_PAGE))
@@ -52,8 +64,11 @@ def load_timeline_page(source: InspectedStore, info: SessionInfo, page: int | No
     shown_requests = requests[start : start + REQUESTS_PER_PAGE]
     composed: dict[str, dict[str, int]] = {}
     problem = ""
+    message_count = sum(request.messages - request.first_kept for request in shown_requests[:1])
+    is_complete = is_patient or message_count <= MAX_MESSAGES_AT_ONCE
     try:
-        composed = compose_requests(source.store, info, shown_requests)
+        if is_complete:
+            composed = compose_requests(source.store, info, shown_requests)
     except (HoldfastError, LookupError) as error:
         problem = str(error)
     overview = draw_overview(requests)
@@ -68,6 +83,7 @@ def load_timeline_page(source: InspectedStore, info: SessionInfo, page: int | No
         message_count=len(timeline.message_ids),
         pending_marks=timeline.pending_marks,
         full_tokens=full_tokens,
+        is_complete=is_complete,
         problem=problem,
     )
 
