@@ -53,7 +53,10 @@ def find_request(source: InspectedStore, info: SessionInfo, name: str) -> Timeli
 
 
 def load_request_page(source: InspectedStore, info: SessionInfo, name: str, page: int | None = None) -> RequestPage:
-    """Load the page of a request, named as for ``find_request``; ``page`` is that of its messages, by default the last."""
+    """Load the page of a request, named as for ``find_request``.
+
+    ``page`` is that of its messages, by default the last.
+    """
     request = find_request(source, info, name)
     timeline = source.load_timeline(info)
     view = load_request_view(source.store, info, request)
