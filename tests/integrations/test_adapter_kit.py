@@ -13,7 +13,13 @@ from holdfast import Message, Text, get_target, open_store
 from holdfast.errors import ConfigError
 from holdfast.events import CompactionEnded
 from holdfast.integrations.common.agent_history import GivenMessage
-from holdfast.integrations.common.options import AgentHistories, find_api, find_output_limit, make_conversation_key
+from holdfast.integrations.common.options import (
+    AgentHistories,
+    check_window,
+    find_api,
+    find_output_limit,
+    make_conversation_key,
+)
 from holdfast.integrations.common.parts import match_kept_parts
 from holdfast.integrations.common.provider_errors import is_overflow_class, read_provider_error
 from holdfast.messages.parts import Opaque
@@ -70,6 +76,15 @@ def test_class_of_a_framework_tells_an_overflow(name):
     assert is_overflow_class(type("OpenAIContextOverflow", (overflow_class,), {})("no"))
     assert not is_overflow_class(ValueError(name))
     assert not is_overflow_class(ErrorReport(message=name))
+
+
+@pytest.mark.parametrize("window", [0, -1, "32000", 1.5])
+def test_a_window_that_is_none_is_refused_where_it_is_given(window):
+    """What is no number of tokens is an error at once, not a warning at the first call."""
+    with pytest.raises(ConfigError, match="window"):
+        check_window(window)
+    assert check_window(None) is None
+    assert check_window(32_000) == 32_000
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from holdfast.integrations.claude_agent_sdk.proxy_thread import ProxyThread
 from holdfast.integrations.claude_agent_sdk.recall_server import RecallServer
 from holdfast.integrations.claude_agent_sdk.running_proxy import find_running_proxy, is_url_at, make_token_header
 from holdfast.integrations.claude_agent_sdk.stored_sessions import StoredSessions
+from holdfast.integrations.common.options import check_window
 from holdfast.proxy.settings import load_proxy_settings
 from holdfast.store.location import locate_store
 
@@ -51,7 +52,7 @@ class HoldfastProxy:
         store: str | os.PathLike[str] | None = None,
         listener: EventListener | None = None,
     ) -> None:
-        self._window = window
+        self._window = check_window(window)
         self._policy = policy
         self._store = store
         self._listener = listener

@@ -153,6 +153,14 @@ def make_conversation_key(framework: str, *names: str) -> str:
     return f"{framework}-{blake2b(source, digest_size=8).hexdigest()}"
 
 
+def check_window(window: int | None) -> int | None:
+    """Return the window that the user gave. Raises ``ConfigError`` if that is no number of tokens."""
+    raise_if_wrong_type(ConfigError, window=(window, int | None))
+    if window is not None and window < 1:
+        raise ConfigError(f"window is {window} tokens; give 1 or more, or None for what is known of the model")
+    return window
+
+
 def find_output_limit(*settings: object) -> int | None:
     """Return the most tokens that an answer may have: what the first of ``settings`` says that says anything.
 

@@ -26,6 +26,7 @@ from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
     StoreChoice,
+    check_window,
     find_api,
     make_conversation_key,
 )
@@ -63,7 +64,7 @@ class HoldfastPlugin(BasePlugin):
         listener: Listener | None = None,
     ) -> None:
         super().__init__(name="holdfast")
-        self._window = window
+        self._window = check_window(window)
         self._histories = AgentHistories(store, policy, listener)
         self._pending_calls: dict[str, _PendingCall] = {}
         """The calls whose answers are due, by the key of the conversation."""

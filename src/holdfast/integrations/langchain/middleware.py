@@ -22,7 +22,7 @@ from langgraph.errors import GraphBubbleUp
 
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_DESCRIPTION, RECALL_TOOL_NAME
-from holdfast.errors import ConfigError, raise_if_wrong_type
+from holdfast.errors import ConfigError
 from holdfast.events import Event
 from holdfast.hosts.given_conversation import ShownMessage
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
@@ -30,6 +30,7 @@ from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
     StoreChoice,
+    check_window,
     find_api,
     find_output_limit,
     make_conversation_key,
@@ -72,10 +73,7 @@ class HoldfastMiddleware(AgentMiddleware[Any, Any]):
         listener: Listener | None = None,
     ) -> None:
         super().__init__()
-        raise_if_wrong_type(ConfigError, window=(window, int | None))
-        if window is not None and window < 1:
-            raise ConfigError(f"window is {window} tokens; give 1 or more, or None for what is known of the model")
-        self._window = window
+        self._window = check_window(window)
         self._histories = AgentHistories(store, policy, listener, tell_framework=_dispatch_event)
         self._measured_definitions: dict[int, tuple[Any, int]] = {}
         """The tools of the last request and its format of the answer, by their identity, with their sizes in tokens."""

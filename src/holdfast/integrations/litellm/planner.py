@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_TOOL_NAME
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, find_output_limit
+from holdfast.integrations.common.options import AgentHistories, Listener, StoreChoice, check_window, find_output_limit
 from holdfast.integrations.litellm.identity import ConversationKeys
 from holdfast.integrations.litellm.messages import (
     ReadConversation,
@@ -53,7 +53,7 @@ class CallPlanner:
         policy: Policy,
         listener: Listener | None,
     ) -> None:
-        self._window = window
+        self._window = check_window(window)
         self._histories = AgentHistories(store, policy, listener)
         self._keys = ConversationKeys()
         self._has_warned = False

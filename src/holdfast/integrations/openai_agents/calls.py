@@ -26,7 +26,7 @@ from holdfast.config.files import get_target
 from holdfast.engine.recall import RECALL_PARAMETERS
 from holdfast.errors import ConfigError, FormatError
 from holdfast.integrations.common.agent_history import AgentHistory, GivenMessage
-from holdfast.integrations.common.options import AgentHistories, find_output_limit, make_conversation_key
+from holdfast.integrations.common.options import AgentHistories, check_window, find_output_limit, make_conversation_key
 from holdfast.integrations.common.unnamed_conversations import UnnamedConversations, iter_prefix_digests
 from holdfast.integrations.openai_agents.items import ItemGroup, group_items, read_usage, show_items
 from holdfast.messages.equality import encode_comparable_bytes
@@ -91,7 +91,7 @@ class CallPlanner:
 
     def __init__(self, histories: AgentHistories, window: int | None) -> None:
         self.histories = histories
-        self._window = window
+        self._window = check_window(window)
         self._tool_tokens: dict[str, int] = {}
         """By the name of an agent: the size of the tools that its newest call had, those of MCP servers included."""
         self._unnamed = UnnamedConversations()

@@ -31,6 +31,7 @@ from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
     StoreChoice,
+    check_window,
     find_api,
     find_output_limit,
     make_conversation_key,
@@ -68,7 +69,7 @@ class HoldfastCapability(AbstractCapability[Any]):
         policy: Policy = Policy(),
         listener: Listener | None = None,
     ) -> None:
-        self._window = window
+        self._window = check_window(window)
         self._histories = AgentHistories(store, policy, listener)
         self._toolset: FunctionToolset[Any] = FunctionToolset(id="holdfast")
         self._toolset.add_function(self._recall, name=RECALL_TOOL_NAME, description=RECALL_DESCRIPTION)

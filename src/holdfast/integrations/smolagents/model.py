@@ -23,6 +23,7 @@ from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
     StoreChoice,
+    check_window,
     find_output_limit,
     make_conversation_key,
 )
@@ -65,7 +66,7 @@ class HoldfastModel(Model):
         # ``Model.__init__`` would set options of its own in front of those of the wrapped model.
         self.wrapped_model: Any = model.wrapped_model if isinstance(model, HoldfastModel) else model
         self.recall_tool = RecallTool(self._answer_recall)
-        self._window = window
+        self._window = check_window(window)
         self._session = session
         self._histories = AgentHistories(store, policy, listener)
         self._lock = Lock()

@@ -22,6 +22,7 @@ from holdfast.integrations.common.options import (
     AgentHistories,
     Listener,
     StoreChoice,
+    check_window,
     find_api,
     find_output_limit,
     make_conversation_key,
@@ -60,7 +61,7 @@ class HoldfastConversationManager(ConversationManager):
         listener: Listener | None = None,
     ) -> None:
         super().__init__()
-        self._window = window
+        self._window = check_window(window)
         self._session = session
         self._histories = AgentHistories(store, policy, listener)
         self._agents: WeakSet[Agent] = WeakSet()
