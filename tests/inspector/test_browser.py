@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from served_inspector import RULE, say
 
+from holdfast.inspector.export import export_session
+from holdfast.inspector.masking import keep_text
 from holdfast.inspector.rendering import PageWriter
 from holdfast.messages.parts import Text
 from holdfast.state.entries import CompactionEntry, Entry
@@ -109,6 +111,26 @@ def test_a_forgotten_rule_is_found_by_clicking(chromium, inspected):
     page.get_by_role("link", name="#0", exact=True).click()
     assert page.locator(".quoted li", has_text=RULE).count() == 1
     page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_exported_page_opens_from_disk(chromium, inspected, tmp_path, scheme):
+    """Without a server: style and script run, a link opens its message, axe-core is content, nothing is loaded."""
+    page_path = tmp_path / "page.html"
+    page_path.write_text(export_session(inspected.source, inspected.source.get_session("long"), keep_text))
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": 320, "height": 800})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("request", lambda request: complaints.append(request.url))
+    page.goto(page_path.as_uri())
+    page.locator("#request-60 summary").click()
+    page.locator("#request-60 a", has_text="#0").click()
+    assert page.locator("#message-0 details[open]").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    assert [found["id"] for found in axe.Axe().run(page).response["violations"]] == []
+    assert complaints == [page_path.as_uri()]
+    context.close()
 
 
 def test_keys_lead_through_the_pages(chromium, inspected):

@@ -27,7 +27,12 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
     "cross-origin-resource-policy": "same-origin",
 }
-ASSET_TYPES = {"inspector.css": "text/css", "inspector.js": "text/javascript", "icon.svg": "image/svg+xml"}
+ASSET_TYPES = {
+    "export.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "inspector.css": "text/css",
+    "inspector.js": "text/javascript",
+}
 """The files that pages load, with their types."""
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 _HALF_SURROGATE = re.compile(r"[\ud800-\udfff]")

@@ -246,14 +246,14 @@ def compose_requests(
     composed: dict[str, dict[str, int]] = {}
     counter = RequestKindCounter()
     wanted = {request.request: request for request in requests}
-    for entry, state in _iterate_request_states(store, info.key, requests[0].request, requests[-1].request):
+    for entry, state in iterate_request_states(store, info.key, requests[0].request, requests[-1].request):
         request = wanted.get(entry.id)
         if request is not None:
             composed[entry.id] = counter.count(state, request.usage.input)
     return composed
 
 
-def _iterate_request_states(
+def iterate_request_states(
     store: SessionStore, key: str, first: str, last: str
 ) -> Iterator[tuple[Entry, ConversationState]]:
     """Yield each request from entry ``first`` to entry ``last`` with the state at it.

@@ -36,6 +36,7 @@ Examples:
   holdfast inspect
   holdfast inspect 4d56
   holdfast inspect ~/.claude/projects/-work/8ab9d04e.jsonl
+  holdfast inspect 4d56 --export session.html
 """
 DEFAULT_PORT = 8650
 """Port without --port. If it is taken, any free one is used."""
@@ -47,10 +48,19 @@ DEFAULT_PORT = 8650
     "--port", type=IntegerParamType(0, MAX_PORT), help=f"The port, 0 for a free one. [default: {DEFAULT_PORT}]"
 )
 @click.option("--open/--no-open", "opens_browser", default=True, help="Open it in a browser. [default: --open]")
+@click.option("--export", "export_path", metavar="PAGE", help="Write SESSION as one HTML file, and end.")
+@click.option("--mask", is_flag=True, help="With --export: no word of the session, only its structure and sizes.")
 @store_option
-@make_json_option("the address")
+@make_json_option("the address, or the file")
 def inspect_command(
-    session: str | None, port: int | None, store: str | None, *, opens_browser: bool, as_json: bool
+    session: str | None,
+    port: int | None,
+    export_path: str | None,
+    store: str | None,
+    *,
+    opens_browser: bool,
+    mask: bool,
+    as_json: bool,
 ) -> None:
     """Show sessions in a browser: what the model saw, what was reduced, what it cost.
 
@@ -59,7 +69,15 @@ def inspect_command(
     the pages. ^C ends it.
 
     A file is read into a store of its own, which is removed at the end; nothing is added to yours.
+
+    --export writes one file that opens from disk and loads nothing, for a bug report or a colleague. Keys, tokens and
+    passwords that are known by their form are masked in it; read it before you give it away, or mask every word.
     """
+    if mask and export_path is None:
+        raise CommandError("--mask is for --export; give the file to write")
+    if export_path is not None:
+        _export_page(session, store, Path(export_path).expanduser(), mask=mask, as_json=as_json)
+        return
     from holdfast.inspector.server import open_listener, serve_inspector
 
     with ExitStack() as cleanup:
@@ -72,11 +90,45 @@ def inspect_command(
                 raise CommandError(f"port {port} is in use; give another --port, or 0 for a free one") from error
             listener = open_listener(0)
         cleanup.enter_context(listener)
-        if session is not None and Path(session).expanduser().is_file():
-            source, key = cleanup.enter_context(_open_file(Path(session).expanduser(), as_json=as_json))
-        else:
-            source, key = cleanup.enter_context(_open_store(store, session))
+        source, key = cleanup.enter_context(_open_source(session, store, as_json=as_json))
         serve_inspector(source, listener, partial(_announce, key=key, opens_browser=opens_browser, as_json=as_json))
+
+
+def _export_page(session: str | None, store: str | None, path: Path, *, mask: bool, as_json: bool) -> None:
+    """Write the page of one session to ``path``, which must not exist."""
+    from holdfast.inspector.export import export_session
+    from holdfast.inspector.masking import mask_secrets, mask_words
+
+    if session is None:
+        raise CommandError("--export writes one session; name it, or a recorded file")
+    with _open_source(session, store, as_json=as_json) as (source, key), ProgressBar("writing", is_wanted=not as_json):
+        if not key:
+            keys = ", ".join(info.key for info in source.store.list_sessions())
+            raise CommandError(f"the file has several sessions ({keys}); import it and name one of them")
+        page = export_session(source, source.get_session(key), mask_words if mask else mask_secrets)
+    try:
+        # Private, as the store is: it holds the session's words.
+        with path.open("x", encoding="utf-8", errors="replace") as file:
+            path.chmod(0o600)
+            file.write(page)
+    except FileExistsError as error:
+        raise CommandError(f"{clean_single_line(str(path))} exists; give another name") from error
+    if as_json:
+        click.echo(encode_printable_json({"file": str(path), "session": key, "bytes": path.stat().st_size}))
+    else:
+        click.echo(f"{clean_single_line(str(path))}: session {clean_single_line(key)}, {path.stat().st_size:,} bytes")
+
+
+@contextmanager
+def _open_source(session: str | None, store: str | None, *, as_json: bool) -> Iterator[tuple[InspectedStore, str]]:
+    """Open the recorded file that ``session`` names, or else the store; the key is empty for all sessions."""
+    path = None if session is None else Path(session).expanduser()
+    if path is not None and path.is_file():
+        with _open_file(path, as_json=as_json) as opened:
+            yield opened
+    else:
+        with _open_store(store, session) as opened:
+            yield opened
 
 
 @contextmanager

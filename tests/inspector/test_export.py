@@ -1,0 +1,141 @@
+"""One session as one file: whole, safe to open, and without secrets."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html import unescape
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from served_inspector import RULE, make_long_session, say, write_session
+
+from holdfast.cli import holdfast_command
+from holdfast.inspector.export import export_session
+from holdfast.inspector.masking import MASK, keep_text, mask_secrets, mask_words
+from holdfast.inspector.sources import InspectedStore
+from holdfast.messages.parts import Text
+from holdfast.store.memory import MemoryStore
+
+SECRETS = (
+    "sk-ant-api03-AbCdEfGhIjKlMnOpQrStUv",
+    "ghp_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789",
+    "AKIAIOSFODNN7EXAMPLE",
+    "xoxb-123456789012-abcdefghij",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTYifQ.dBjftJeZ4CVPmB92K27uhbUJU1p1r",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\n-----END RSA PRIVATE KEY-----",
+)
+
+
+def make_source(configuration, bodies, **info):
+    """Return an inspected store with one session."""
+    store = MemoryStore()
+    write_session(store, "one", bodies, **info)
+    return InspectedStore(store, configuration, name="test")
+
+
+def export(source, mask=keep_text):
+    """Return the page of the session."""
+    return export_session(source, source.get_session("one"), mask)
+
+
+def test_a_page_has_the_whole_session(configuration):
+    """Every request with what it shows and what was decided, and every message, in one file."""
+    page = export(make_source(configuration, make_long_session(), title="A slow server"))
+    assert page.count('id="request-') == 60
+    assert page.count('id="message-') == 121
+    assert RULE in unescape(page)
+    assert "compaction (auto)" in page
+    assert "A new summary" in page
+    assert "not shown: " in page
+
+
+def test_a_page_runs_only_its_own_code(configuration):
+    """Its policy names the one style and the one script by their digests, and nothing is loaded."""
+    hostile = "</pre></details><script>alert(1)</script><style>*{color:red}</style>"
+    page = export(make_source(configuration, [say("user", Text(hostile))], title=hostile, cwd=hostile))
+    policy = unescape(re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1])
+    styles, scripts = (
+        re.findall(r"<style>(.*?)</style>", page, re.DOTALL),
+        re.findall(r"<script>(.*?)</script>", page, re.DOTALL),
+    )
+    assert [len(styles), len(scripts)] == [1, 1]
+    for text in (*styles, *scripts):
+        assert "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert not re.search(r'(?:src|href)="(?!#)', page)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_secrets_are_masked_wherever_they_stand(configuration, secret):
+    """In messages, titles and folders; what stands around them is left."""
+    bodies = [say("user", Text(f"before {secret} after"))]
+    page = unescape(export(make_source(configuration, bodies, title=secret, cwd=f"/srv/{secret}"), mask_secrets))
+    assert secret not in page
+    assert f"before {MASK} after" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("password = hunter22", f"password = {MASK}"),
+        ('{"api_key": "abcdef123456"}', f'{{"api_key": "{MASK}"}}'),
+        ("DB_PASSWORD='s3cr3t-word'", f"DB_PASSWORD='{MASK}'"),
+        ("Authorization: Bearer abcdef0123456789", f"Authorization: Bearer {MASK}"),
+        ("postgres://user:secret@host/db", f"postgres://{MASK}@host/db"),
+        ("input_tokens: 128000", "input_tokens: 128000"),
+        ("The password is checked by the server.", "The password is checked by the server."),
+        ("https://example.org:8080/path", "https://example.org:8080/path"),
+    ],
+)
+def test_what_is_a_secret(text, masked):
+    """What is assigned to a telling name is masked; counts of tokens and plain sentences are not."""
+    assert mask_secrets(text) == masked
+
+
+@given(st.text())
+def test_masked_words_keep_their_form(text):
+    """No letter or digit is left but the one that stands for all; lengths, lines and punctuation stay."""
+    masked = mask_words(text)
+    assert len(masked) == len(text)
+    assert not [character for character in masked if character.isalnum() and character != "x"]
+    assert [c for c in masked if not c.isalnum()] == [c for c in text if not c.isalnum()]
+
+
+def test_a_long_message_is_cut_in_the_middle(configuration):
+    """Its beginning and end are there, and how much is not; no secret is cut in two."""
+    text = "a" * 9_990 + " " + SECRETS[0] + "\n" + "b" * 30_000
+    page = unescape(export(make_source(configuration, [say("user", Text(text))]), mask_secrets))
+    assert "characters …]" in page
+    assert "sk-ant" not in page
+    assert len(page) < 60_000
+
+
+def test_the_command_writes_a_private_file(tmp_path, monkeypatch):
+    """It never writes over a file, masks on demand, and says what is missing."""
+    from holdfast.store.open_store import open_store
+
+    url = str(tmp_path / "s.db")
+    with open_store(url) as store:
+        write_session(store, "one", make_long_session(10), title="A slow server")
+    page = tmp_path / "page.html"
+
+    def run(*arguments):
+        return CliRunner().invoke(holdfast_command, ["inspect", *arguments, "--store", url])
+
+    result = run("one", "--export", str(page), "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["bytes"] == page.stat().st_size
+    assert page.stat().st_mode & 0o077 == 0
+    assert RULE in unescape(page.read_text())
+    assert run("one", "--export", str(page)).exit_code == 2
+    masked = tmp_path / "masked.html"
+    assert run("one", "--export", str(masked), "--mask").exit_code == 0
+    assert "server" not in masked.read_text().partition("<main")[2].lower().replace("served", "")
+    for arguments in (("--export", str(tmp_path / "x.html")), ("one", "--mask"), ("none", "--export", "x.html")):
+        assert run(*arguments).exit_code == 2
