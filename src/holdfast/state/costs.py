@@ -25,19 +25,33 @@ class SummaryCall(NamedTuple):
     usage: Usage
 
 
-def compute_cost(usage: Usage, prices: Prices) -> float:
-    """Return the cost of one call in dollars."""
+class CostParts(NamedTuple):
+    """The cost of one call in dollars, by what was paid for."""
+
+    fresh_input: float
+    """Input that was neither read from the cache nor written to it."""
+    cache_read: float
+    cache_write: float
+    output: float
+
+
+def split_cost(usage: Usage, prices: Prices) -> CostParts:
+    """Return the cost of one call in dollars, by what was paid for."""
     uncached_tokens = max(0, usage.input - usage.cache_read - usage.cache_write)
     hour_write_tokens = usage.cache_write_1h
     short_write_tokens = usage.cache_write - hour_write_tokens
     write_cost = short_write_tokens * prices.cache_write + hour_write_tokens * HOUR_WRITE_FACTOR * prices.input
-    dollars_per_million = (
-        uncached_tokens * prices.input
-        + usage.cache_read * prices.cache_read
-        + write_cost
-        + usage.output * prices.output
+    return CostParts(
+        fresh_input=uncached_tokens * prices.input / TOKENS_PER_PRICE,
+        cache_read=usage.cache_read * prices.cache_read / TOKENS_PER_PRICE,
+        cache_write=write_cost / TOKENS_PER_PRICE,
+        output=usage.output * prices.output / TOKENS_PER_PRICE,
     )
-    return dollars_per_million / TOKENS_PER_PRICE
+
+
+def compute_cost(usage: Usage, prices: Prices) -> float:
+    """Return the cost of one call in dollars."""
+    return sum(split_cost(usage, prices))
 
 
 def compute_cache_break_cost(prices: Prices, *, is_hour: bool) -> float:

@@ -31,6 +31,8 @@ class LazyEntry(Struct, frozen=True):
     read_body: Callable[[], EntryBody]
     seq: int = 0
     time_ms: int | None = None
+    tokens: int = 0
+    """Estimated tokens of the message, if it comes from a store and is one."""
 
     def load(self) -> Entry:
         """Return the whole entry. It is read anew at each call."""

@@ -75,7 +75,7 @@ _SELECT_OLDER_INFO = "SELECT key, title, format, cwd, model, created, updated, e
 _ONE = f"{_SELECT_ENTRY} WHERE e.session = {_SESSION_NUMBER} AND e.id = ?"
 _SELECT_ALL_ENTRIES = f"{_SELECT_ENTRY} WHERE e.session = {_SESSION_NUMBER} AND e.seq > ? ORDER BY e.seq"
 _SELECT_HEADERS = f"""
-    SELECT e.id, p.id, e.kind, e.seq, e.at FROM entries e LEFT JOIN entries p ON p.seq = e.parent
+    SELECT e.id, p.id, e.kind, e.seq, e.at, e.size FROM entries e LEFT JOIN entries p ON p.seq = e.parent
     WHERE e.session = {_SESSION_NUMBER} ORDER BY e.seq"""  # noqa: S608
 _SELECT_SESSION_NUMBER = "SELECT session FROM sessions WHERE key = ?"
 _IS_SEARCHABLE = "e.kind IN ('message', 'branch_summary', 'note', 'compaction')"
@@ -297,10 +297,10 @@ class SqliteStore(TreeStore):
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
         headers = []
         rows = self._file.db.execute(_SELECT_HEADERS, (key,))
-        for entry_id, parent, kind, seq, at in rows:
+        for entry_id, parent, kind, seq, at, tokens in rows:
             body_type = get_entry_body_type(kind)
             read_body = partial(self._read_body, key, entry_id)
-            headers.append(LazyEntry(entry_id, parent, body_type, read_body, seq, at))
+            headers.append(LazyEntry(entry_id, parent, body_type, read_body, seq, at, tokens))
         # Two ways to read: one entry by its id, or all in order, in far fewer statements.
         return LazyEntries(headers, partial(self._iter_in_order, key))
 

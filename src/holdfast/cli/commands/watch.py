@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from holdfast.cli.always_on.user_instances import load_instances
 from holdfast.cli.clients.client_check import probe_url
 from holdfast.cli.files.user_paths import is_store_missing, store_option
 from holdfast.cli.output.errors import CommandError
+from holdfast.cli.output.live_view import iterate_looks, show_live_view
 from holdfast.cli.output.ranges import FloatParamType
 from holdfast.cli.output.terminal import encode_printable_json, make_console, make_json_option
 from holdfast.cli.proxy_options import get_proxy_token
@@ -194,17 +194,9 @@ def _build_view(
     return Group(*lines)
 
 
-def _iterate_looks(interval: float, *, once: bool) -> Iterator[None]:
-    """Yield at once, and then every ``interval`` seconds unless it is only ``once``."""
-    yield
-    while not once:
-        time.sleep(interval)
-        yield
-
-
 def _print_changes(watched: _WatchedStore, interval: float, *, once: bool) -> None:
     """Print one JSON object a line for each session, and again when it changed."""
-    for look, _ in enumerate(_iterate_looks(interval, once=once)):
+    for look, _ in enumerate(iterate_looks(interval, once=once)):
         for shown in watched.read_changes():
             click.echo(encode_printable_json(shown.to_record()))
         if not look and (why := watched.describe_emptiness()):
@@ -213,12 +205,9 @@ def _print_changes(watched: _WatchedStore, interval: float, *, once: bool) -> No
 
 def _show_live(watched: _WatchedStore, proxy: _ProxyStatus, console: Console, interval: float) -> None:
     """Show the view until it is interrupted; the last one stays on the screen."""
-    from rich.live import Live
 
-    watched.read_changes()
-    first_view = _build_view(watched, proxy, console, is_live=True)
-    # Refreshed only here: a thread of rich's own would draw the same view again.
-    with Live(first_view, console=console, auto_refresh=False) as live:
-        for _ in _iterate_looks(interval, once=False):
-            watched.read_changes()
-            live.update(_build_view(watched, proxy, console, is_live=True), refresh=True)
+    def build_view() -> RenderableType:
+        watched.read_changes()
+        return _build_view(watched, proxy, console, is_live=True)
+
+    show_live_view(console, build_view, interval)
