@@ -1,4 +1,4 @@
-"""Options that choose days and sessions, as ``stats`` and ``ls`` have them: ``--since``, ``--project``, …"""
+"""Options of ``stats`` and ``ls`` that choose days and sessions."""
 
 from __future__ import annotations
 
