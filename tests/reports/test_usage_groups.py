@@ -18,7 +18,9 @@ from sample_entries import make_message_entry_body
 
 from holdfast.config import Configuration, load_configuration
 from holdfast.messages.message import Message
+from holdfast.messages.parts import Text
 from holdfast.reports.account import SessionSavings
+from holdfast.reports.recorded_calls import read_recorded_calls
 from holdfast.reports.request_size import TargetCache
 from holdfast.reports.session_filter import SessionFilter
 from holdfast.reports.session_savings import load_session_savings
@@ -33,7 +35,17 @@ from holdfast.reports.usage_groups import (
     read_usage,
 )
 from holdfast.state.costs import SummaryCall, build_summary_cost_note
-from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, RequestEntry, RevokeEntry, Usage
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    RequestEntry,
+    RevokeEntry,
+    Usage,
+)
+from holdfast.state.view import measure_summary
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import SqliteStore
@@ -146,6 +158,35 @@ def test_groups_add_up_to_what_stats_says(sqlite_store, configuration, entries, 
         report = read_usage(store, configuration.catalog, places, CallFilter(by))
         assert_same_total(sum_totals([*report.groups.values()]), report.total)
         assert_agrees_with_stats(report.total, load_session_savings(store, info, configuration.catalog, places))
+
+
+def test_savings_follow_compactions_and_undo(sqlite_store, configuration):
+    """A compaction hides edits before it and no system message; undoing it shows them again; a branch has its own."""
+    for old in sqlite_store.list_sessions():
+        sqlite_store.remove_session(old.key)
+    spill = DecisionEntry((Edit(Span(2, 3, 0), (Text("short"),), "spill", saves=700),))
+    bodies = [
+        *(make_message_entry_body("word " * 900, role) for role in ("system", "user", "user", "user", "user")),
+        spill,
+        RequestEntry("1", 5, "gpt-5"),
+        CompactionEntry(3, Message.from_text("user", "what was said"), 9),
+        RequestEntry("2", 5, "gpt-5"),
+        RevokeEntry("e7"),
+        RequestEntry("3", 5, "gpt-5"),
+        DecisionEntry((Edit(Span(4, 5, 0), (Text("short"),), "spill", saves=50),)),
+        RequestEntry("4", 5, "gpt-5"),
+    ]
+    entries = [Entry(f"e{n}", f"e{n - 1}" if n else None, body) for n, body in enumerate(bodies)]
+    entries.append(Entry("other", "e6", RequestEntry("5", 5, "gpt-5")))
+    info = add_session(sqlite_store, "s", entries)
+    calls = read_recorded_calls(sqlite_store, info, configuration.catalog).calls
+    (message_tokens,) = {sized.tokens for sized in [body.sized_message for body in bodies[1:4]]}
+    summary_tokens = measure_summary(bodies[7])
+    compacted = 2 * message_tokens - summary_tokens
+    assert [call.saved_tokens for call in calls] == [700, compacted, 700, 750, 700]
+    places = TargetCache(configuration)
+    account = load_session_savings(sqlite_store, info, configuration.catalog, places)
+    assert_agrees_with_stats(read_all(sqlite_store, configuration).total, account)
 
 
 @given(tree_strategy(), st.integers(-2, 92), st.sampled_from([None, UTC, BERLIN]))

@@ -9,10 +9,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from rich.cells import cell_len
+from terminal_output import read_until
 
 from holdfast.cli.always_on.user_instances import load_instances
 
@@ -149,18 +149,3 @@ def test_watch_json_prints_a_line_for_each_change_until_interrupted(run, session
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=20)
     assert (process.returncode, rest, errors) == (0, b"", b"")
-
-
-def read_until(master: int, output: bytes, words: bytes | None) -> bytes:
-    """Return ``output`` and what the terminal shows more, up to ``words``, or to the end of the program."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and (words is None or words not in output):
-        try:
-            piece = os.read(master, 65_536)
-        except OSError:  # the program closed the terminal
-            piece = b""
-        if not piece:
-            break
-        output += piece
-    assert words is None or words in output
-    return output
