@@ -57,6 +57,12 @@ def _format_tokens_used(part: str) -> Callable[[UsageTotal], str]:
     return lambda total: f"{getattr(total, part):,}" if total.answers or total.input else "-"
 
 
+def _format_saved_tokens(total: UsageTotal) -> str:
+    saved_tokens = round(total.saved_tokens)
+    # That nothing was saved is no estimate.
+    return format_tokens(saved_tokens, is_counted=not saved_tokens)
+
+
 def _format_saved_dollars(total: UsageTotal) -> str:
     return f"{total.saved_dollars:,.2f}" if has_known_savings(total) else "-"
 
@@ -73,7 +79,7 @@ COLUMNS = (
     UsageColumn("for writes", _format_cost("cache_write_dollars"), 5),
     UsageColumn("for fresh input", _format_cost("fresh_input_dollars"), 2),
     UsageColumn("for output", _format_cost("output_dollars"), 1),
-    UsageColumn("saved tokens", lambda total: format_tokens(round(total.saved_tokens)), 12),
+    UsageColumn("saved tokens", _format_saved_tokens, 12),
     UsageColumn("saved dollars", _format_saved_dollars, 3),
 )
 """The columns after the name. Dollars stay longest, then what was saved and the tokens behind both."""
