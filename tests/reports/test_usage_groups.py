@@ -41,6 +41,7 @@ from holdfast.state.entries import (
     CompactionEntry,
     DecisionEntry,
     Entry,
+    MessageEntry,
     RequestEntry,
     RevokeEntry,
     Usage,
@@ -61,16 +62,16 @@ DAY_MS = 86_400_000
 @st.composite
 def tree_strategy(draw: st.DrawFn) -> list[Entry]:
     """Logs with a fork, models with and without prices, use of the cache, costs of summaries, and some times."""
-    entries = [_add_figures(draw, entry) for entry in draw(log_strategy(max_messages=10))]
+    entries = [_add_figures(draw, entry) for entry in draw(log_strategy(max_messages=10).filter(bool))]
     fork = draw(st.integers(0, len(entries) - 1))
     parent = entries[fork].id
+    count = sum(isinstance(entry.body, MessageEntry) for entry in entries[: fork + 1])
     for number in range(draw(st.integers(0, 6))):
-        count = sum(entry.parent is None or "message" in type(entry.body).__name__.lower() for entry in entries[:fork])
         bodies: list[Any] = [
             make_message_entry_body(f"other branch {number}"),
             RequestEntry("other", count, draw(st.sampled_from(MODELS))),
             AnswerEntry("other", _draw_usage(draw)),
-            CompactionEntry(draw(st.integers(0, max(0, count - 1))), Message.from_text("user", "what was said"), 9),
+            CompactionEntry(draw(st.integers(0, count)), Message.from_text("user", "what was said"), 9),
             RevokeEntry(draw(st.sampled_from(entries)).id),
         ]
         entries.append(Entry(f"f{number}", parent, draw(st.sampled_from(bodies)), time_ms=_draw_time(draw)))
