@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_strategies import log_strategy
+from msgspec import Raw
 from msgspec.structs import asdict, replace
 from sample_entries import make_message_entry_body
 
@@ -43,6 +44,7 @@ from holdfast.state.entries import (
     Entry,
     MessageEntry,
     RequestEntry,
+    RequestSetup,
     RevokeEntry,
     Usage,
 )
@@ -188,6 +190,29 @@ def test_savings_follow_compactions_and_undo(sqlite_store, configuration):
     places = TargetCache(configuration)
     account = load_session_savings(sqlite_store, info, configuration.catalog, places)
     assert_agrees_with_stats(read_all(sqlite_store, configuration).total, account)
+
+
+def test_savings_of_a_native_compaction_follow_the_model(configuration):
+    """Another model is shown the readable summary; stats counts that from the next setup on, and so here."""
+    store = MemoryStore()
+    native = Raw(b'{"api":"openai-responses","model":"gpt-5","items":[{"type":"compaction"}]}')
+    summary = Message.from_text("user", "what was said, at some length, for readers")
+    bodies = [
+        *(make_message_entry_body("word " * 900, role) for role in ("user", "assistant", "user")),
+        RequestEntry("1", 3, "gpt-5", api="openai-responses"),
+        CompactionEntry(2, summary, 500, native=native, readable_tokens=30),
+        RequestEntry("2", 3, "gpt-5", api="openai-responses"),
+        RequestEntry("3", 3, "gpt-5.1", api="openai-responses"),
+        RequestSetup("other tools", 5),
+        RequestEntry("4", 3, "gpt-5.1", api="openai-responses"),
+    ]
+    info = add_session(store, "s", [Entry(f"e{n}", f"e{n - 1}" if n else None, body) for n, body in enumerate(bodies)])
+    calls = read_recorded_calls(store, info, configuration.catalog).calls
+    saved_tokens = [call.saved_tokens for call in calls]
+    assert saved_tokens[1] == saved_tokens[2] < saved_tokens[3]
+    places = TargetCache(configuration)
+    account = load_session_savings(store, info, configuration.catalog, places)
+    assert_agrees_with_stats(read_all(store, configuration).total, account)
 
 
 @given(tree_strategy(), st.integers(-2, 92), st.sampled_from([None, UTC, BERLIN]))
