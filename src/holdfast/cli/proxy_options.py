@@ -76,6 +76,11 @@ def _make_proxy_options() -> list[Callable[[F], F]]:
             type=IntegerParamType(0),
             help="Limit of a conversation in tokens. [default: the model's window]",
         ),
+        click.option(
+            "--telemetry/--no-telemetry",
+            default=None,
+            help="Export OpenTelemetry's spans and metrics, without any text. [default: --no-telemetry]",
+        ),
     ]
 
 

@@ -63,6 +63,9 @@ class ProxySettings(Struct, frozen=True, kw_only=True):
     ask_windows: BooleanSetting = True
     """Ask servers on this machine or in a private network for the window of their models."""
 
+    telemetry: BooleanSetting = False
+    """Export OpenTelemetry's spans and metrics, without any text of a conversation."""
+
     # -- where it listens ----------------------------------------------------------------------------------------
     host: Annotated[str, Meta(pattern=r"^[^\s/@\[\]]+\Z", description="a name or an address without a port")] = (
         "127.0.0.1"

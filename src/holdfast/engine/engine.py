@@ -33,6 +33,7 @@ from holdfast.providers.registry import get_api_spec
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 from holdfast.store.open_store import open_store
+from holdfast.telemetry.switch import load_telemetry
 
 # From OpenClaw. Long enough for most answers under way to be stored; a program that closes its engine wants to end.
 CLOSE_TIMEOUT = 60.0
@@ -72,6 +73,7 @@ class Engine:
         listen: EventListener | None = None,
         permits: int = DEFAULT_PERMITS,
         check: bool = True,
+        telemetry: bool | None = None,
     ) -> AsyncIterator[Engine]:
         """Open the store at ``place`` for sessions answered by ``upstream``.
 
@@ -84,6 +86,8 @@ class Engine:
         ``native`` lets the provider compact if its API can. Without any of them a compaction makes an extract.
 
         ``listen`` is a plain function that is called with every event. At most ``permits`` model calls run at once.
+        ``telemetry`` switches OpenTelemetry's spans and metrics on or off; None leaves it to ``HOLDFAST_TELEMETRY``.
+
         With ``check`` a request that breaks a rule of its API raises ``InvalidRequest`` before it is sent.
 
         Raises ``ConfigError`` for arguments of another kind, and outside of an asyncio event loop.
@@ -120,6 +124,7 @@ class Engine:
         raise_if_wrong_type(
             ConfigError,
             permits=(permits, int),
+            telemetry=(telemetry, bool | None),
             model=(model, str),
             api=(api, str),
         )
@@ -144,6 +149,7 @@ class Engine:
             native_compaction=native,
             hooks=hooks,
             listener=listen,
+            telemetry=load_telemetry(telemetry),
             permits=Permits(permits),
             check_mode="all" if check else "none",
             catalog=config.catalog,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from msgspec import Raw
@@ -30,6 +30,10 @@ from holdfast.providers.fix.client_options import OptionFixes
 from holdfast.state.target import Target
 from holdfast.store.base import SessionStore
 from holdfast.store.tree.tree import get_time_ms, make_entry_ids
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.session_spans import SessionSpans
+    from holdfast.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")
 CheckMode: TypeAlias = Literal["all", "changed", "none"]
@@ -64,6 +68,8 @@ class EngineResources:
     """Whether the provider compacts, if its API can."""
     hooks: Hooks = field(default_factory=Hooks)
     listener: EventListener | None = None
+    telemetry: Telemetry | None = None
+    """Records spans and metrics; None if nobody asked for them."""
     check_mode: CheckMode = "all"
     """Which requests are checked against the rules of their API before they are sent."""
     permits: Permits = field(default_factory=Permits)
@@ -92,8 +98,13 @@ class EngineResources:
     """Cached targets by API, model and provider."""
     _worker: WorkerThread = field(default_factory=WorkerThread)
 
-    def emit_event(self, event: Event) -> None:
-        """Call the listener with ``event``. A listener that raises is dropped, with a warning in the log."""
+    def emit_event(self, event: Event, spans: SessionSpans | None = None) -> None:
+        """Call the listener with ``event``. A listener that raises is dropped, with a warning in the log.
+
+        ``spans`` are those of the request that the event belongs to.
+        """
+        if self.telemetry is not None:
+            self.telemetry.note_event(event, spans)
         if self.listener is None:
             return
         try:

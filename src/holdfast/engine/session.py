@@ -238,7 +238,8 @@ class Session:
         """
         async with self._runtime.hold_lane():
             template = build_template_from_fields(self.get_default_target(), self.get_default_fields())
-            return await compact_now(self._runtime, template, instructions)
+            with self._runtime.trace_compaction():
+                return await compact_now(self._runtime, template, instructions)
 
     async def undo(self, id: str | None = None) -> str:  # noqa: A002 -- what it is called everywhere
         """Undo the newest decision or compaction in force, or the one whose id begins with ``id``; return its id."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import events
 from holdfast.engine.compaction.inflight import CompactionTracker
@@ -25,6 +25,9 @@ from holdfast.state.costs import SummaryCall, build_summary_cost_note
 from holdfast.state.dialect import Dialect
 from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.session_spans import SessionSpans
 
 SESSION_REPAIRED = "session-repaired"
 """Rule of the notice about damage in a session that was repaired without loss."""
@@ -48,6 +51,8 @@ class SessionRuntime:
         """Calls for summaries whose usage is not in the log yet."""
         self.cache_history = CacheHistory()
         """The requests that this runtime had answered, for telling why a later one missed the provider's cache."""
+        self.spans: SessionSpans | None = None
+        """The spans of the request or the compaction under way; None if there is none, or if nobody wants spans."""
         self.is_answering = False
         """Whether an answer is on its way. Set in the worker together with the commit of the request, so that no user
         message can be appended between the two."""
@@ -185,13 +190,26 @@ class SessionRuntime:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def trace_compaction(self) -> Iterator[None]:
+        """Put the events of the block, a compaction that somebody asked for, into spans, if anybody wants spans."""
+        if self.resources.telemetry is None:
+            yield
+            return
+        spans = self.spans = self.resources.telemetry.start_session_spans()
+        try:
+            yield
+        finally:
+            self.spans = None
+            spans.end()
+
     def emit_event(self, event: events.Event) -> None:
         """Call the engine's listener; the same notice is given once."""
         if isinstance(event, events.NoticeGiven):
             if (event.rule, event.why) in self._emitted_notices:
                 return
             self._emitted_notices.add((event.rule, event.why))
-        self.resources.emit_event(event)
+        self.resources.emit_event(event, self.spans)
 
     def emit_repairs(self) -> None:
         """Give notice of the repairs made in the session since the last call."""

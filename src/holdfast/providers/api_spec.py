@@ -115,6 +115,8 @@ class Endpoints(Struct, frozen=True):
     """The beginning of the paths that is already part of its SDK's base URL."""
     default_headers: Mapping[str, str] = {}
     """Headers that every request needs."""
+    operation: str = "chat"
+    """What OpenTelemetry's conventions for generative AI call a request for an answer (``gen_ai.operation.name``)."""
     offers_websocket: bool = False
     """Clients may try to open a WebSocket at ``generate`` first."""
     count_wrapper_field: str = ""

@@ -31,7 +31,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx2
 from anyio import CapacityLimiter, move_on_after, to_thread
@@ -98,7 +98,7 @@ from holdfast.proxy.http.count_tokens import unwrap_count_tokens_body
 from holdfast.proxy.http.decompress import BadBody, decompress_request_body
 from holdfast.proxy.http.headers import RequestState, filter_request_headers, is_subscription_login
 from holdfast.proxy.http.local_endpoints import LocalEndpoint, find_local_endpoint
-from holdfast.proxy.http.relay import ResponsePiece, UpstreamRelay
+from holdfast.proxy.http.relay import RelayedCall, ResponsePiece, UpstreamRelay
 from holdfast.proxy.http.routes import Route, build_upstream_url, make_model_answer_route
 from holdfast.proxy.local_responses import (
     make_error_reply,
@@ -120,6 +120,9 @@ from holdfast.proxy.modes import Mode, get_proxy_mode
 from holdfast.proxy.run_alongside import run_alongside
 from holdfast.proxy.settings import Settings
 from holdfast.store.base import SessionStore
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.telemetry import ServedRequest, Telemetry
 
 T = TypeVar("T")
 PARSED_ENDPOINTS = frozenset({"generate", "count", "compact"})
@@ -261,7 +264,22 @@ class ProxyApp:
         if refusal is not None:
             await self._send_refusal(incoming, outgoing, refusal)
             return
-        await self._answer_and_count(incoming, receive, outgoing)
+        if self.resources.telemetry is None:
+            await self._answer_and_count(incoming, receive, outgoing)
+        else:
+            await self._answer_in_span(self.resources.telemetry, incoming, receive, outgoing)
+
+    async def _answer_in_span(
+        self,
+        telemetry: Telemetry,
+        incoming: ClientRequest,
+        receive: Receive,
+        outgoing: ClientResponse,
+    ) -> None:
+        """Answer a request in a span that continues the trace of its client."""
+        route = _get_route_template(incoming)
+        with telemetry.trace_served_request(incoming.method, route, incoming.headers) as served:
+            await self._answer_and_count(incoming, receive, outgoing, served)
 
     def _check_access(self, incoming: ClientRequest) -> AccessRefusal | None:
         """Return why this client is not answered, or None if it may ask."""
@@ -339,8 +357,9 @@ class ProxyApp:
         incoming: ClientRequest,
         receive: Receive,
         outgoing: ClientResponse,
+        served: ServedRequest | None = None,
     ) -> None:
-        """Answer a request and count its outcome, whatever that is."""
+        """Answer a request and count its outcome, whatever that is; ``served`` is its span, if it has one."""
         counted_request = self.health.begin_request(_get_counted_api(incoming))
         outgoing.on_last_piece = counted_request.mark_answered
         started_at = get_running_loop().time()
@@ -364,6 +383,8 @@ class ProxyApp:
                 first_byte_seconds,
                 session=outgoing.session_key,
             )
+            if served is not None:
+                served.note_response(outgoing.status, outcome)
 
     async def _read_or_pass_through(
         self,
@@ -420,6 +441,7 @@ class ProxyApp:
         parsed_request = await self._parse_body(body, exchange.api)
         if parsed_request is None:
             return await forward_body(exchange, wrap(body), "relayed")
+        exchange.relay.note_model(parsed_request.model)
         request = self._identify_conversation(exchange, parsed_request)
         if request is None:
             return await forward_body(exchange, wrap(parsed_request.body), "relayed")
@@ -851,7 +873,18 @@ class ProxyApp:
         route = incoming.route
         base = route.base or getattr(self._settings, route.upstream_setting)
         headers = filter_request_headers(incoming.raw_headers, keeps_encoding=as_it_came)
-        return UpstreamRelay(self._client, build_upstream_url(base, route), headers, incoming.method)
+        url = build_upstream_url(base, route)
+        return UpstreamRelay(
+            self._client, url, headers, incoming.method, relayed_call=self._describe_relayed_call(route, url)
+        )
+
+    def _describe_relayed_call(self, route: Route, url: str) -> RelayedCall | None:
+        """Describe a request to a model, in case it is relayed; None for other requests, or if nobody wants spans."""
+        telemetry = self.resources.telemetry
+        if telemetry is None or route.endpoint != "generate":
+            return None
+        provider = self.resources.catalog.find_provider(route.api, route.model, address=url)
+        return RelayedCall(telemetry, route.api, provider.name, route.model)
 
     def _get_mode(self) -> Mode:
         return get_proxy_mode(self._settings, self._bypass_file)
@@ -905,6 +938,20 @@ def _describe_no_upstream(client_request: ClientRequest) -> str:
         f"no provider is known for {request_line}; set the client's base address to {own_address} followed by the "
         f"provider's address, for example {own_address}https://openrouter.ai/api/v1"
     )
+
+
+def _get_route_template(client_request: ClientRequest) -> str:
+    """Return the path of the endpoint that a request asks for, as its API has it; empty for any other path.
+
+    The path itself may have the name of a server, of a model or of a conversation in it.
+    """
+    route = client_request.route
+    local_endpoint = find_local_endpoint(route)
+    if local_endpoint is not None:
+        return f"/v1/{local_endpoint.name}"
+    if route.api not in API_SPECS:
+        return ""
+    return API_SPECS[route.api].endpoints.get_path(route.endpoint, stream=route.stream).partition("?")[0]
 
 
 def _get_counted_api(client_request: ClientRequest) -> str:

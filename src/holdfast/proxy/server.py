@@ -12,7 +12,7 @@ from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.request import getproxies
 
 import httpx2
@@ -35,6 +35,9 @@ from holdfast.proxy.modes import get_bypass_file
 from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
 from holdfast.store.base import Quota, SessionStore
 from holdfast.store.open_store import open_store
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.telemetry import Telemetry
 
 # ``health`` reports what goes wrong.
 logging.getLogger("uvicorn").addHandler(logging.NullHandler())
@@ -79,12 +82,14 @@ async def serve_proxy(
     loaded_configuration: Configuration | None = None,
     changes: AsyncIterable[tuple[Settings, Configuration]] | None = None,
     on_event: EventListener | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Health:
     """Serve until ``stop`` is set, then let answers under way end; return the metrics.
 
     ``store`` is the store's name or path. ``on_ready`` is called with the address for clients. ``changes`` yields new
-    settings to apply while running; the address and the token stay. ``on_event`` is called with each event of a
-    session. Raises ``OSError`` if the port is taken.
+    settings to apply while running; address, token and telemetry stay. ``on_event`` is called with each event of a
+    session. ``telemetry`` records spans and metrics, whatever the settings say of it. Raises ``OSError`` if the port is
+    taken.
     """
     loaded_configuration = loaded_configuration or load_configuration()
     limits = loaded_configuration.store.set_limits
@@ -98,6 +103,7 @@ async def serve_proxy(
             bypass_file=get_bypass_file(store),
             loaded_configuration=loaded_configuration,
             on_event=on_event,
+            telemetry=telemetry,
         ) as app:
             # Late, since the store may have been replaced by then.
             cleanup.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that is in use then
@@ -125,6 +131,7 @@ async def open_proxy(
     loaded_configuration: Configuration | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
     on_event: EventListener | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[ProxyApp]:
     """Open the ASGI application over ``store``; at the end of the block its connections to providers are closed.
 
@@ -139,6 +146,7 @@ async def open_proxy(
         store,
         MissingUpstream(),
         listener=health.count_event,
+        telemetry=telemetry,
         check_mode="changed",
         trusts_client_limits=True,
     )

@@ -12,6 +12,7 @@ from holdfast.config.proxy import convert_proxy_setting
 from holdfast.errors import ConfigError
 from holdfast.planning.budget import MIN_REPORTED_BUDGET
 from holdfast.planning.pipeline import Policy
+from holdfast.telemetry.switch import FALSE_VALUES, TELEMETRY_VARIABLE, is_telemetry_wanted
 
 __all__ = ["BYPASS_VARIABLE", "TOKEN_VARIABLE", "Settings", "adapt_policy_to_proxy", "load_proxy_settings"]
 
@@ -19,7 +20,6 @@ BYPASS_VARIABLE = "HOLDFAST_BYPASS"
 """Environment variable that makes the proxy a plain relay."""
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105
 """Environment variable with the access token, so that it shows in no list of processes."""
-_FALSE_VALUES = {"", "0", "false", "no", "off"}
 
 
 def load_proxy_settings(
@@ -61,7 +61,9 @@ def _read_own_variables(environment: Mapping[str, str]) -> dict[str, Any]:
     """Read Holdfast's own variables."""
     values: dict[str, Any] = {}
     if BYPASS_VARIABLE in environment:
-        values["bypass"] = environment[BYPASS_VARIABLE].strip().lower() not in _FALSE_VALUES
+        values["bypass"] = environment[BYPASS_VARIABLE].strip().lower() not in FALSE_VALUES
+    if TELEMETRY_VARIABLE in environment:
+        values["telemetry"] = is_telemetry_wanted(environment)
     token = environment.get(TOKEN_VARIABLE)
     if token:
         values["token"] = convert_proxy_setting("token", token, TOKEN_VARIABLE)

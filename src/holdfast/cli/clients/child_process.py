@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.config import Configuration
     from holdfast.proxy.metrics.health import Health
     from holdfast.proxy.settings import Settings
+    from holdfast.telemetry.telemetry import Telemetry
 
 DRAIN_SECONDS = 5.0
 """Seconds that running answers may take after the program has ended. Chosen by judgement: nobody reads these answers
@@ -58,6 +59,7 @@ class _ProxyTask:
         self,
         proxy: ClientProxyOptions,
         stop: Event,
+        telemetry: Telemetry | None,
         *,
         task_status: TaskStatus[str],
     ) -> None:
@@ -70,6 +72,7 @@ class _ProxyTask:
                 on_ready=task_status.started,
                 stop=stop,
                 loaded_configuration=proxy.configuration,
+                telemetry=telemetry,
             )
         except Exception as error:  # noqa: BLE001  no fault of the proxy may end the program
             self.failure = error
@@ -79,7 +82,9 @@ class _ProxyTask:
 
 
 async def run_with_proxy(
-    proxy: ClientProxyOptions, prepare: Callable[[str], AbstractContextManager[ClientCommand]]
+    proxy: ClientProxyOptions,
+    prepare: Callable[[str], AbstractContextManager[ClientCommand]],
+    telemetry: Telemetry | None = None,
 ) -> ClientOutcome:
     """Run a program to its end with a proxy beside it; ``prepare`` takes the proxy's address and yields the command.
 
@@ -90,7 +95,7 @@ async def run_with_proxy(
     code = NOT_STARTED
     async with create_task_group() as tasks:
         # An empty address means that the proxy could not start; ``failure`` then holds the error.
-        address = await tasks.start(proxy_task.serve_until, proxy, stop)
+        address = await tasks.start(proxy_task.serve_until, proxy, stop, telemetry)
         if address:
             try:
                 with prepare(address) as client_command:

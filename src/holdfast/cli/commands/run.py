@@ -44,6 +44,7 @@ from holdfast.messages.text.single_line import clean_single_line
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 from holdfast.reports.describe import shorten_session_keys
 from holdfast.store.location import locate_store
+from holdfast.telemetry.switch import export_telemetry
 
 if TYPE_CHECKING:
     from holdfast.cli.clients.child_process import ClientOutcome, ClientProxyOptions
@@ -118,8 +119,8 @@ def run_command(
     elif why := describe_recording_problem(proxy.store):
         _print_note(why)
     # Logs of the proxy would be written across the client's screen.
-    with _silence_stderr():
-        outcome = anyio.run(run_with_proxy, proxy, prepare, backend_options=get_loop_options())
+    with _silence_stderr(), export_telemetry(proxy.settings.telemetry) as telemetry:
+        outcome = anyio.run(run_with_proxy, proxy, prepare, telemetry, backend_options=get_loop_options())
     if outcome.code == NOT_STARTED:
         _exit_proxy_failed(ctx, outcome, effective_settings.settings.port, client[0])
     _print_run_summary(outcome, proxy, store, as_json=as_json)

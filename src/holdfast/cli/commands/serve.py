@@ -39,6 +39,7 @@ from holdfast.messages.text.single_line import clean_single_line
 from holdfast.proxy.modes import get_bypass_file, get_proxy_mode
 from holdfast.proxy.settings import Settings
 from holdfast.store.location import StoreLocation, locate_store
+from holdfast.telemetry.switch import export_telemetry
 
 if TYPE_CHECKING:
     from anyio import CancelScope, Event
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
 
     from holdfast.proxy.metrics.health import Health
+    from holdfast.telemetry.telemetry import Telemetry
 
 EXAMPLES = """\
 \b
@@ -112,13 +114,14 @@ def serve_command(store: str | None, *, as_json: bool, **given: Any) -> None:
     # A plain relay records nothing, so it needs no store.
     if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
         check_store_url(serving.store.url)
-    health = anyio.run(_serve_proxy, serving, backend_options=get_loop_options())
+    with export_telemetry(serving.settings.telemetry) as telemetry:
+        health = anyio.run(_serve_proxy, serving, telemetry, backend_options=get_loop_options())
     if health is None:
         raise CommandInterrupted("ended at once: running answers were cut off, and nothing was left half-written")
     _print_final_counts(health, serving)
 
 
-async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
+async def _serve_proxy(serving: ProxyServeOptions, telemetry: Telemetry | None) -> Health | None:
     """Serve until a signal, and return the health counters, or None if it was ended at once."""
     from anyio import Event, create_memory_object_stream, create_task_group
 
@@ -141,6 +144,7 @@ async def _serve_proxy(serving: ProxyServeOptions) -> Health | None:
                 loaded_configuration=serving.configuration,
                 changes=changes,
                 on_event=_ChangePrinter().print_change,
+                telemetry=telemetry,
             )
         except Exception as error:  # noqa: BLE001  a task group would wrap it
             failure = error
@@ -197,6 +201,8 @@ async def _reload_on_hangup(
             # Clients know the old token, so it is kept until a restart.
             if effective_settings.settings.token != serving.settings.token:
                 notice += "; the new token takes effect at the next start"
+            if effective_settings.settings.telemetry != serving.settings.telemetry:
+                notice += "; telemetry is switched at the next start"
             _print_notice(notice)
 
 

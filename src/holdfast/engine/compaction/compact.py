@@ -544,6 +544,7 @@ def _make_compaction_context(runtime: SessionRuntime) -> CompactionContext:
         runtime.emit_event,
         runtime.unlogged_costs.append,
         runtime.key,
+        runtime.spans,
     )
 
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from holdfast.engine.compaction.summary_writer import CompactionContext
 from holdfast.engine.log.journal import PreparedRequest
 from holdfast.engine.request_template import RequestTemplate
-from holdfast.engine.upstream.replies import ask_upstream
 from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
 from holdfast.errors import CompactionFailed, HoldfastError, UpstreamError
 from holdfast.messages.message import Message
@@ -98,10 +97,8 @@ async def _try_compaction(
     upstream: Upstream, upstream_request: UpstreamRequest, context: CompactionContext
 ) -> NativeCompactionResult | NativeCompactionFailure:
     try:
-        async with context.hold_permit():
-            answer = await ask_upstream(upstream, upstream_request)
-            context.record_cost(upstream_request, answer)
-            return parse_native_compaction(upstream_request.api, answer)
+        answer = await context.ask(upstream, upstream_request)
+        return parse_native_compaction(upstream_request.api, answer)
     except UpstreamError as error:
         reason = f"the provider did not compact ({error.kind}): {error}"
         is_retryable = error.kind in TRANSIENT_ERROR_KINDS

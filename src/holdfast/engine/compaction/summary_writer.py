@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from anyio import sleep
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.engine.upstream.replies import ask_upstream
 from holdfast.engine.upstream.sdk import wrap_upstream
-from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest
+from holdfast.engine.upstream.upstream import Upstream, UpstreamRequest, get_server_name
 from holdfast.errors import (
     CompactionFailed,
     ConfigError,
@@ -43,6 +43,9 @@ from holdfast.state.entries import TRANSIENT_ERROR_KINDS, Usage
 from holdfast.state.plan import PlanOptions
 from holdfast.state.target import Target
 
+if TYPE_CHECKING:
+    from holdfast.telemetry.session_spans import SessionSpans
+
 # Without room for thinking, a thinking model spends the summary's own tokens and is cut off before its end. Too much
 # takes away from the part of the conversation that fits into one request. Chosen by judgement.
 THINKING_TOKENS = 4_096
@@ -69,6 +72,8 @@ class CompactionContext(Struct, frozen=True):
     """Called with each answered call."""
     session: str = ""
     """The session's name, for events."""
+    spans: SessionSpans | None = None
+    """Where the spans of the calls belong; None if nobody wants spans."""
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
@@ -82,6 +87,19 @@ class CompactionContext(Struct, frozen=True):
             else:
                 outcome = "cancelled"
             raise CompactionFailed(f"no summary was written: {error}", outcome) from error
+
+    async def ask(self, upstream: Upstream, upstream_request: UpstreamRequest, provider: str = "") -> ParsedAnswer:
+        """Return the answer to ``upstream_request``, asked with a permit; ``provider`` serves it, if that is known.
+
+        Raises what ``ask_upstream`` does, and ``CompactionFailed`` if the call is aborted.
+        """
+        async with self.hold_permit():
+            if self.spans is None:
+                answer = await ask_upstream(upstream, upstream_request)
+            else:
+                answer = await _ask_in_span(self.spans, upstream, upstream_request, provider, self.session)
+            self.record_cost(upstream_request, answer)
+            return answer
 
     def record_cost(self, upstream_request: UpstreamRequest, answer: ParsedAnswer) -> None:
         """Report the usage of an answer, if it has any."""
@@ -99,6 +117,27 @@ class CompactionContext(Struct, frozen=True):
         seconds = compute_summary_retry_delay(attempt, retry_after, self.settings)
         self.listener(RetryScheduled(self.session, kind, seconds, attempt))
         await sleep(seconds)
+
+
+async def _ask_in_span(
+    spans: SessionSpans, upstream: Upstream, upstream_request: UpstreamRequest, provider: str, session: str
+) -> ParsedAnswer:
+    """Return the answer to ``upstream_request``; the call has a span, to which the server can add its own."""
+    api, model = upstream_request.api, upstream_request.model
+    call = spans.start_call(api=api, model=model, provider=provider, address=get_server_name(upstream), session=session)
+    try:
+        headers = {**upstream_request.headers, **call.make_headers()}
+        answer = await ask_upstream(upstream, replace(upstream_request, headers=headers))
+        call.set_answer(answer)
+        if answer.error is not None:
+            call.set_error(str(answer.error.status or "provider_error"))
+    except BaseException as error:
+        call.set_error(error.kind if isinstance(error, UpstreamError) else type(error).__name__)
+        raise
+    else:
+        return answer
+    finally:
+        call.end()
 
 
 class SummaryWriter(Struct, frozen=True):
@@ -292,9 +331,7 @@ async def _try_summary_call(
 ) -> _SummaryCallResult:
     """Make one call. Raises ``CompactionFailed`` only if it was aborted."""
     try:
-        async with context.hold_permit():
-            answer = await ask_upstream(writer.upstream, upstream_request)
-            context.record_cost(upstream_request, answer)
+        answer = await context.ask(writer.upstream, upstream_request, writer.target.dialect.provider)
     except UpstreamError as error:
         return _SummaryCallResult(None, _classify_upstream_error(error), str(error))
     except CompactionFailed:

@@ -19,6 +19,7 @@ from holdfast.engine.run.fix_client_options import record_option_fixes
 from holdfast.engine.run.learn_from_refusal import apply_known_lessons, find_field_lessons
 from holdfast.engine.run.request_target import ask_for_window
 from holdfast.engine.run.silence import accept_empty_answer, classify_empty_answer, describe_silent_overflow
+from holdfast.engine.run.trace_run import trace_attempt
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.replies import ReplyReader
 from holdfast.engine.upstream.upstream import Reply, Upstream, UpstreamRequest, find_header_version
@@ -451,6 +452,7 @@ async def prepare_attempt(
         # After the check: what this server wants is no matter of the rules of its API.
         upstream_request = await apply_known_lessons(runtime, template.target, upstream, upstream_request)
     plan = prepared_request.plan
+    upstream_request = trace_attempt(runtime, upstream_request, plan)
     runtime.emit_event(events.RequestStarted(runtime.key, len(sized_messages), plan.after, plan.window))
     return Attempt(
         upstream,

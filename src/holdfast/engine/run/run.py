@@ -13,6 +13,7 @@ from holdfast.engine.run import record as recording
 from holdfast.engine.run.attempt import Attempt, prepare_attempt
 from holdfast.engine.run.prepare import parse_request_input, prepare_run
 from holdfast.engine.run.recover import decide_next_attempt
+from holdfast.engine.run.trace_run import trace_run
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.errors import OperationAborted, StoreError
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
@@ -104,7 +105,7 @@ class Run:
         tracker = runtime.compaction_tracker
         parsed_input = parse_request_input(runtime, self._request_input)
         tracker.is_sending = True
-        with runtime.track_answering_run():
+        with trace_run(runtime, parsed_input, self._request_options), runtime.track_answering_run():
             prepared_run = await prepare_run(runtime, parsed_input, self._request_options)
             template, prepared_request = prepared_run.template, prepared_run.prepared_request
             recovery = prepared_run.recovery
@@ -118,6 +119,8 @@ class Run:
                         async for batch in batches:
                             # While the caller has control it may never come back for more.
                             tracker.is_sending = False
+                            if runtime.spans is not None:
+                                runtime.spans.note_first_events()
                             yield batch
                             tracker.is_sending = True
                 except BaseException as error:
@@ -146,3 +149,5 @@ class Run:
         self._answer = await recording.record_answer(
             self._runtime, self.attempt, prepared_request, is_own_conversation=template.parsed_body is None
         )
+        if self._runtime.spans is not None:
+            self._runtime.spans.note_answer(self._answer)

@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.events import EventListener
 from holdfast.proxy.server import get_loop_options, serve_proxy
 from holdfast.proxy.settings import Settings
+from holdfast.telemetry.switch import load_telemetry
 
 START_SECONDS = 30.0
 """Seconds after which the proxy counts as failed to start; usually it takes 50 ms. Chosen by judgement."""
@@ -77,4 +78,5 @@ class ProxyThread:
             stop=self._stop_event,
             loaded_configuration=self._configuration,
             on_event=self._listener,
+            telemetry=load_telemetry(self._settings.telemetry),
         )

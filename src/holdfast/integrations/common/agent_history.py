@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -63,6 +63,10 @@ from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionStore
 from holdfast.store.memory import MemoryStore
 
+if TYPE_CHECKING:
+    from holdfast.telemetry.session_spans import SessionSpans
+    from holdfast.telemetry.telemetry import Telemetry
+
 T = TypeVar("T")
 _LOG = logging.getLogger("holdfast.integrations")
 INPUT_PLUS_OUTPUT_KIND = "input_plus_output"
@@ -103,15 +107,19 @@ class AgentHistory:
         policy: Policy = Policy(),
         listener: Callable[[events.Event], None] | None = None,
         reopen_store: Callable[[SessionStore], SessionStore] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """``reopen_store`` gets a store whose file was taken away, or that took no more since its disk was full, and
-        returns the one to use in its place.
+        returns the one to use in its place. ``telemetry`` records spans and metrics, below the framework's own.
         """
         self._store = store
         self._reopen_store = reopen_store
         self.key = key
         self._policy = policy
         self._listener = listener
+        self._telemetry = telemetry
+        self._spans: SessionSpans | None = None
+        """The spans of the planning under way; None if there is none, or if nobody wants spans."""
         self._lock = Lock()
         self._journal: Journal | None = None
         self._copy: Journal | None = None
@@ -132,7 +140,7 @@ class AgentHistory:
         ``setup_tokens`` are those of the system prompt and the tools. Raises ``WindowTooSmall`` if the history cannot
         be made to fit.
         """
-        with self._lock, self._forget_request_after_failure():
+        with self._lock, self._trace_planning(target), self._forget_request_after_failure():
             self._replanned_count = 0
 
             def plan_messages(journal: Journal) -> list[ShownMessage]:
@@ -186,9 +194,14 @@ class AgentHistory:
                     smaller_request = self._plan_smaller_request(journal, newest_request, report, verdict, messages)
                 return None if smaller_request is None else _list_shown_messages(smaller_request)
 
-            if newest_request.journal is self._copy:
-                return plan_refused(newest_request.journal)
-            return self._work_on_log(plan_refused)
+            with self._trace_planning(newest_request.target):
+                if self._telemetry is not None:
+                    # Listeners are not told: what was refused is the framework's request.
+                    kind = verdict.kind if verdict.is_overflow else CONTEXT_OVERFLOW_KIND
+                    self._telemetry.note_event(events.RequestRefused(self.key, kind), self._spans)
+                if newest_request.journal is self._copy:
+                    return plan_refused(newest_request.journal)
+                return self._work_on_log(plan_refused)
 
     def _plan_smaller_request(
         self,
@@ -391,11 +404,28 @@ class AgentHistory:
         return self._sized_messages
 
     def _emit_decisions(self, plan: Plan) -> None:
+        if self._telemetry is not None:
+            self._telemetry.note_decisions(self.key, plan, self._spans)
         saved_tokens = sum(edit.saves for edit in plan.record)
         if plan.record:
             self._emit_event(events.EditsDecided(self.key, "agent", len(plan.record), saved_tokens))
         if plan.compaction is not None:
             self._emit_event(events.CompactionEnded(self.key, tokens_before=plan.before, tokens_after=plan.after))
+
+    @contextmanager
+    def _trace_planning(self, target: Target) -> Iterator[None]:
+        """Put the planning of a request in a span below that of the framework, if anybody wants spans."""
+        if self._telemetry is None:
+            yield
+            return
+        with self._telemetry.trace_planning(self.key, target.model) as spans:
+            self._spans = spans
+            try:
+                yield
+                if self._request is not None:
+                    spans.note_plan(self._request.prepared_request.plan)
+            finally:
+                self._spans = None
 
     def _emit_event(self, event: events.Event) -> None:
         """Call the listener with ``event``. One that raises is dropped, with a warning in the log."""

@@ -18,6 +18,7 @@ from holdfast.planning.pipeline import Policy
 from holdfast.store.base import SessionStore
 from holdfast.store.location import locate_store
 from holdfast.store.open_store import open_store
+from holdfast.telemetry.switch import load_telemetry
 
 MAX_OPEN_HISTORIES = 256
 """Conversations that are kept open; those of the others are read from the log again. Chosen by judgement."""
@@ -47,7 +48,10 @@ class AgentHistories:
         listener: Listener | None = None,
         tell_framework: Listener | None = None,
     ) -> None:
-        """Raise ``ConfigError`` for a policy or a listener of another type: later it would cost the agent our help."""
+        """Raise ``ConfigError`` for a policy or a listener of another type: later it would cost the agent our help.
+
+        So it does if ``HOLDFAST_TELEMETRY`` asks for spans and metrics, and OpenTelemetry is not installed.
+        """
         raise_if_wrong_type(ConfigError, policy=(policy, Policy))
         if listener is not None and not callable(listener):
             raise ConfigError(f"listener is of type {type(listener).__name__}; give a function, or None")
@@ -55,6 +59,7 @@ class AgentHistories:
         self._policy = policy
         self._listener = listener
         self._tell_framework = tell_framework
+        self._telemetry = load_telemetry()
         self._lock = Lock()
         self._open_store: SessionStore | None = None
         self._histories: OrderedDict[str, AgentHistory] = OrderedDict()
@@ -67,7 +72,9 @@ class AgentHistories:
         with self._lock:
             history = self._histories.pop(key, None)
             if history is None:
-                history = AgentHistory(self._get_store(), key, self._policy, self._make_listener(), self._reopen_store)
+                history = AgentHistory(
+                    self._get_store(), key, self._policy, self._make_listener(), self._reopen_store, self._telemetry
+                )
             self._histories[key] = history
             while len(self._histories) > MAX_OPEN_HISTORIES:
                 self._histories.popitem(last=False)

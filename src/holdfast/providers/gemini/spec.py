@@ -41,6 +41,7 @@ _OPTIONS = OptionFormat(
 _ENDPOINTS = Endpoints(
     provider="gemini",
     generate="/v1beta/models/{model}:generateContent",
+    operation="generate_content",
     stream="/v1beta/models/{model}:streamGenerateContent?alt=sse",
     count="/v1beta/models/{model}:countTokens",
     sdk_base="/v1beta/models/",

@@ -6,11 +6,12 @@ from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.engine.upstream.ask_server import ask_over_http
 from holdfast.engine.upstream.connections import ANSWER_BEGAN
@@ -18,6 +19,10 @@ from holdfast.engine.upstream.redact import find_secrets
 from holdfast.engine.upstream.upstream import Reply, UpstreamRequest
 from holdfast.errors import UpstreamError
 from holdfast.proxy.http.headers import HeaderPair, filter_response_headers, has_readable_encoding, headers_to_dict
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.model_call import ModelCall
+    from holdfast.telemetry.telemetry import Telemetry
 
 _LOCATION = b"location"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -34,6 +39,8 @@ judgement.
 _RAW_BETA_HEADER = b"anthropic-beta"
 _RAW_VERSION_HEADER = b"anthropic-version"
 _CONTENT_ENCODING = "content-encoding"
+_TRACE_HEADERS = frozenset({b"traceparent", b"tracestate"})
+"""Headers that say which span of a trace a request belongs to."""
 _FRAMING_HEADERS = frozenset({b"host", b"content-length", b"transfer-encoding"})
 """Headers about the address of a request and the length of its body."""
 _CONNECT_STEP = "connection.connect_tcp.started"
@@ -53,10 +60,24 @@ ResponsePiece: TypeAlias = ResponseHead | bytes
 """A piece of an answer: the head once, then the body in pieces."""
 
 
+class RelayedCall(Struct, frozen=True):
+    """What is known of a request to a model that is relayed, for its span."""
+
+    telemetry: Telemetry
+    api: str
+    provider: str
+    model: str = ""
+
+    def start_span(self, url: str) -> ModelCall:
+        """Start the span of the request to ``url``."""
+        return self.telemetry.start_call(api=self.api, model=self.model, provider=self.provider, address=url)
+
+
 class UpstreamRelay:
     """The upstream of one request, with its own address and headers, over connections that all requests share.
 
-    With a ``body`` of its own it always sends that one, whatever body it is asked to send.
+    With a ``body`` of its own it always sends that one, whatever body it is asked to send. ``relayed_call`` describes
+    what ``relay`` sends, if that has to have a span; requests of ``send`` have those of the engine.
     """
 
     def __init__(
@@ -66,12 +87,14 @@ class UpstreamRelay:
         headers: Headers,
         method: str = "POST",
         body: bytes | None = None,
+        relayed_call: RelayedCall | None = None,
     ) -> None:
         self.client = client
         self.url = url
         self.headers = headers
         self.method = method
         self.body = body
+        self.relayed_call = relayed_call
 
     @property
     def betas(self) -> tuple[str, ...]:
@@ -92,7 +115,12 @@ class UpstreamRelay:
 
     def with_body(self, body: bytes) -> UpstreamRelay:
         """Return the same upstream, but one that always sends ``body``."""
-        return UpstreamRelay(self.client, self.url, self.headers, self.method, body)
+        return UpstreamRelay(self.client, self.url, self.headers, self.method, body, self.relayed_call)
+
+    def note_model(self, model: str) -> None:
+        """Note the model that the body names, for the span of a request that is relayed."""
+        if self.relayed_call is not None:
+            self.relayed_call = replace(self.relayed_call, model=model or self.relayed_call.model)
 
     def send(self, upstream_request: UpstreamRequest) -> AbstractAsyncContextManager[Reply]:
         """Open the reply to ``upstream_request``; raise ``UpstreamError`` of kind ``network`` without one."""
@@ -100,6 +128,7 @@ class UpstreamRelay:
         headers = _add_beta_features(self.headers, beta_features)
         if upstream_request.refused_betas:
             headers = _remove_beta_features(headers, upstream_request.refused_betas)
+        headers = _replace_trace_headers(headers, upstream_request.headers)
         return self._open_reply(upstream_request.body, headers)
 
     async def ask_server(self, method: str, url: str, body: bytes, seconds: float) -> bytes:
@@ -113,10 +142,25 @@ class UpstreamRelay:
         as_it_came: bool = False,
     ) -> AsyncGenerator[ResponsePiece]:
         """Yield the answer to ``body``, decompressed unless ``as_it_came``; raise ``UpstreamError`` if none comes."""
-        async with self._open_reply(body, self.headers, as_it_came=as_it_came) as reply:
-            yield make_response_head(reply.status, reply.raw_headers, keeps_encoding=as_it_came)
-            async for chunk in reply.chunks:
-                yield chunk
+        call = None
+        headers = self.headers
+        if self.relayed_call is not None:
+            call = self.relayed_call.start_span(self.url)
+            headers = _replace_trace_headers(headers, call.make_headers())
+        try:
+            async with self._open_reply(body, headers, as_it_came=as_it_came) as reply:
+                if call is not None and not reply.is_success:
+                    call.set_error(str(reply.status))
+                yield make_response_head(reply.status, reply.raw_headers, keeps_encoding=as_it_came)
+                async for chunk in reply.chunks:
+                    yield chunk
+        except UpstreamError as error:
+            if call is not None:
+                call.set_error(error.kind)
+            raise
+        finally:
+            if call is not None:
+                call.end()
 
     @asynccontextmanager
     async def _open_reply(
@@ -268,6 +312,15 @@ def _remove_beta_features(headers: Headers, refused: Sequence[str]) -> Headers:
         if kept_features:
             kept_headers.append((name, ",".join(kept_features).encode("latin-1")))
     return kept_headers
+
+
+def _replace_trace_headers(headers: Headers, trace_headers: Mapping[str, str]) -> Headers:
+    """Return ``headers`` with those of ``trace_headers`` that name a span, in place of the client's own."""
+    own_headers = [(name.encode(), value.encode()) for name, value in trace_headers.items()]
+    own_headers = [(name, value) for name, value in own_headers if name in _TRACE_HEADERS]
+    if not own_headers:
+        return headers
+    return [*[header for header in headers if header[0].lower() not in _TRACE_HEADERS], *own_headers]
 
 
 def _make_unreached_error(url: str, error: Exception) -> UpstreamError:

@@ -1,0 +1,80 @@
+"""OpenTelemetry's SDK for a process of our own (``holdfast serve``, ``holdfast run``), set up by standard variables.
+
+A program that uses Holdfast sets up the SDK itself, and this module is not imported there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from holdfast.errors import ConfigError
+from holdfast.telemetry.telemetry import Telemetry
+
+_EXPORTER_VARIABLES = ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER")
+_PROTOCOL_VARIABLES = (
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+)
+_NO_EXPORTER = "none"
+DEFAULT_SERVICE_NAME = "holdfast"
+"""The service that spans and metrics are of, unless a variable names another."""
+
+
+@contextmanager
+def open_exporters(environment: Mapping[str, str]) -> Iterator[Telemetry]:
+    """Yield what records spans and metrics, which go to the address in ``OTEL_EXPORTER_OTLP_ENDPOINT`` over HTTP.
+
+    At the end of the block what is left is sent. If somebody has set up the SDK of this process, as
+    ``opentelemetry-instrument`` does, that one is used. Raises ``ConfigError`` if a variable asks for an exporter or a
+    protocol that we do not have.
+    """
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        yield Telemetry()
+        return
+    _check_variables(environment)
+    resource = _make_resource()
+    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    if environment.get("OTEL_TRACES_EXPORTER") != _NO_EXPORTER:
+        tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    readers = []
+    if environment.get("OTEL_METRICS_EXPORTER") != _NO_EXPORTER:
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+    meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False)
+    try:
+        yield Telemetry(tracer_provider, meter_provider)
+    finally:
+        tracer_provider.shutdown()
+        meter_provider.shutdown()
+
+
+def _make_resource() -> Resource:
+    """Return what the variables say of this process, with our name for the service if they give none."""
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        return resource.merge(Resource({SERVICE_NAME: DEFAULT_SERVICE_NAME}))
+    return resource
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    for names, allowed_values in (
+        (_EXPORTER_VARIABLES, ("otlp", _NO_EXPORTER)),
+        (_PROTOCOL_VARIABLES, ("http/protobuf",)),
+    ):
+        for name in names:
+            value = environment.get(name, "")
+            if value and value not in allowed_values:
+                raise ConfigError(
+                    f"{name}={value}: Holdfast exports by {' or '.join(allowed_values)} alone; unset the variable, or "
+                    "start it by opentelemetry-instrument, whose exporters it then uses"
+                )

@@ -1,0 +1,64 @@
+"""The switch: without it nothing of OpenTelemetry is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.telemetry import Telemetry
+
+TELEMETRY_VARIABLE = "HOLDFAST_TELEMETRY"
+"""Environment variable that switches telemetry on for everything that nobody switched on or off itself."""
+FALSE_VALUES = frozenset({"", "0", "false", "no", "off"})
+"""Values of a variable that switch off what it names, in lower case."""
+
+
+def is_telemetry_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment asks for telemetry."""
+    return environment.get(TELEMETRY_VARIABLE, "").strip().lower() not in FALSE_VALUES
+
+
+def load_telemetry(wanted: bool | None = None) -> Telemetry | None:
+    """Return what records spans and metrics, with the providers that the program has set; None if nobody wants it.
+
+    ``wanted`` None leaves it to the environment. Raises ``ConfigError`` if OpenTelemetry is not installed.
+    """
+    if wanted is None:
+        wanted = is_telemetry_wanted()
+    if not wanted:
+        return None
+    with _explain_missing_package():
+        from holdfast.telemetry.telemetry import Telemetry
+    return Telemetry()
+
+
+@contextmanager
+def export_telemetry(wanted: bool) -> Iterator[Telemetry | None]:
+    """Yield what records spans and metrics, with exporters of our own if the process has none; None if not ``wanted``.
+
+    At the end of the block everything recorded is exported. Raises ``ConfigError`` if a package is not installed, or if
+    a variable of OpenTelemetry asks for something that we do not have.
+    """
+    if not wanted:
+        yield None
+        return
+    with _explain_missing_package():
+        from holdfast.telemetry.exporters import open_exporters
+    with open_exporters(os.environ) as telemetry:
+        yield telemetry
+
+
+@contextmanager
+def _explain_missing_package() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"telemetry is switched on, but OpenTelemetry cannot be imported ({error}); install it with "
+            "pip install 'holdfast[otel]', or switch telemetry off"
+        ) from error
