@@ -887,3 +887,32 @@ def test_example_compacts_and_finishes(capsys):
     assert answer == "In night 3 the cache was cold."
     assert history == "the history has 84 messages, and is whole"
     assert sizes.startswith("42 requests, the largest ")
+
+
+def test_our_spans_are_below_those_of_the_agent():
+    """In an instrumented agent each planning is a span below the request to the model, or the run, that it is for; with
+    its compactions below it.
+    """
+    pytest.importorskip(
+        "opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')"
+    )
+    from pydantic_ai.capabilities import Instrumentation
+    from pydantic_ai.models.instrumented import InstrumentationSettings
+    from telemetry_recording import Recording
+
+    recording = Recording()
+    capability = HoldfastCapability(window=30_000, store=MemoryStore())
+    capability._histories._telemetry = recording.telemetry
+    instrumentation = Instrumentation(InstrumentationSettings(tracer_provider=recording.tracer_provider))
+    strict = StrictModel()
+    agent = Agent(strict.model, tools=[read_log], capabilities=[instrumentation, capability])
+    run_in("async", agent)
+    spans = {span.context.span_id: span for span in recording.spans}
+    plannings = recording.find_spans("holdfast.plan")
+    assert len(plannings) == len(strict.seen)
+    for planning in plannings:
+        assert spans[planning.parent.span_id].name.startswith(("chat", "agent run", "invoke_agent"))
+    compactions = recording.find_spans("holdfast.compact")
+    assert compactions
+    assert {spans[span.parent.span_id].name for span in compactions} == {"holdfast.plan"}
+    assert len({span.context.trace_id for span in recording.spans}) == 1

@@ -651,3 +651,31 @@ def test_the_example_runs(capsys):
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     said, shown = re.findall(r"([\d,]{5,})", capsys.readouterr().out)[:2]
     assert int(shown.replace(",", "")) < int(said.replace(",", "")) / 3
+
+
+def test_our_spans_are_below_those_of_the_agent(monkeypatch):
+    """Each planning is a span below the ones that Strands makes of the agent and its cycles."""
+    pytest.importorskip(
+        "opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')"
+    )
+    from strands.telemetry import tracer as strands_tracer
+    from telemetry_recording import Recording
+
+    recording = Recording()
+    tracer = strands_tracer.Tracer()
+    tracer.tracer = recording.tracer_provider.get_tracer("strands")
+    monkeypatch.setattr(strands_tracer, "_tracer_instance", tracer)
+    manager = HoldfastConversationManager(window=30_000, store=MemoryStore())
+    manager._histories._telemetry = recording.telemetry
+    Agent(StrictModel(), tools=[read_log], conversation_manager=manager, callback_handler=None)(PROMPT)
+    spans = {span.context.span_id: span for span in recording.spans}
+    plannings = recording.find_spans("holdfast.plan")
+    assert len(plannings) >= 40
+    for planning in plannings:
+        assert spans[planning.parent.span_id].name in {
+            "execute_event_loop_cycle",
+            "chat",
+            "invoke_agent Strands Agents",
+        }
+    assert recording.find_spans("holdfast.compact")
+    assert len({span.context.trace_id for span in recording.spans}) == 1
