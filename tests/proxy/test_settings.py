@@ -26,6 +26,7 @@ NON_DEFAULTS = {
     "summaries": "client",
     "window": 32_000,
     "ask_windows": False,
+    "telemetry": True,
     "host": "::1",
     "port": 0,
     "token": TOKEN,

@@ -6,6 +6,9 @@ import threading
 from contextvars import copy_context
 
 import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')")
+
 from opentelemetry.trace import StatusCode
 
 from holdfast import Message, Text, ToolCall, ToolResult, get_target

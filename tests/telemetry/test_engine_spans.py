@@ -5,6 +5,9 @@ from __future__ import annotations
 import anyio
 import msgspec
 import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')")
+
 from long_conversation import build_long_conversation
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode

@@ -8,8 +8,12 @@ from contextlib import asynccontextmanager
 import anyio
 import httpx2
 import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')")
+
 from opentelemetry.trace import SpanKind, StatusCode
 
+from holdfast.proxy.http.client_request import ClientRequest
 from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.store.memory import MemoryStore
@@ -185,3 +189,22 @@ def test_headers_of_a_trace_pass_unchanged_without_telemetry():
     """Without telemetry the provider gets the client's own headers, byte for byte."""
     _, [sent] = send(None)
     assert {name: sent.headers[name] for name in TRACE_HEADERS} == TRACE_HEADERS
+
+
+def test_client_that_leaves_a_relayed_answer_ends_its_span_as_cancelled(recording):
+    """An answer that is passed on, and that nobody reads to its end, is an error of kind ``cancelled``."""
+
+    async def run_scenario():
+        async with open_client(recording, KeepingTransport(), bypass=True) as client:
+            relay = client._transport.app._make_relay(make_request())
+            pieces = relay.relay(b"{}")
+            await anext(pieces)
+            await pieces.aclose()
+
+    def make_request():
+        headers = [(b"content-type", b"application/json")]
+        scope = {"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": headers}
+        return ClientRequest.from_scope(scope)
+
+    anyio.run(run_scenario)
+    assert recording.find_span("chat").attributes["error.type"] == "cancelled"

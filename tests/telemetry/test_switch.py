@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')")
+
+
 from holdfast.errors import ConfigError
 from holdfast.proxy.settings import load_proxy_settings
 from holdfast.telemetry.switch import TELEMETRY_VARIABLE, is_telemetry_wanted, load_telemetry

@@ -5,8 +5,11 @@ A program that uses Holdfast sets up the SDK itself, and this module is not impo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Thread
+from time import monotonic
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -27,15 +30,34 @@ _PROTOCOL_VARIABLES = (
     "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
 )
 _NO_EXPORTER = "none"
+# A collector that answers takes well under a second, and nobody wants to wait for one that is gone. Chosen by
+# judgement.
+FLUSH_SECONDS = 5.0
+"""Seconds that sending what is left may take at the end."""
 DEFAULT_SERVICE_NAME = "holdfast"
 """The service that spans and metrics are of, unless a variable names another."""
 
 
+class _FirstProblem(logging.Handler):
+    """Reports the first warning of the SDK; the same again with every export would fill a log."""
+
+    def __init__(self, report_problem: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._report_problem: Callable[[str], object] | None = report_problem
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Report ``record`` if it is the first one."""
+        report_problem, self._report_problem = self._report_problem, None
+        if report_problem is not None:
+            report_problem(f"spans and metrics may be missing; OpenTelemetry says: {record.getMessage()}")
+
+
 @contextmanager
-def open_exporters(environment: Mapping[str, str]) -> Iterator[Telemetry]:
+def open_exporters(environment: Mapping[str, str], report_problem: Callable[[str], object]) -> Iterator[Telemetry]:
     """Yield what records spans and metrics, which go to the address in ``OTEL_EXPORTER_OTLP_ENDPOINT`` over HTTP.
 
-    At the end of the block what is left is sent. If somebody has set up the SDK of this process, as
+    At the end of the block what is left is sent, for at most ``FLUSH_SECONDS``. ``report_problem`` is called once with
+    what goes wrong, from any thread. If somebody has set up the SDK of this process, as
     ``opentelemetry-instrument`` does, that one is used. Raises ``ConfigError`` if a variable asks for an exporter or a
     protocol that we do not have.
     """
@@ -51,11 +73,28 @@ def open_exporters(environment: Mapping[str, str]) -> Iterator[Telemetry]:
     if environment.get("OTEL_METRICS_EXPORTER") != _NO_EXPORTER:
         readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
     meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False)
+    logger, handler = logging.getLogger("opentelemetry"), _FirstProblem(report_problem)
+    logger.addHandler(handler)
+    logger.propagate = False
     try:
         yield Telemetry(tracer_provider, meter_provider)
     finally:
-        tracer_provider.shutdown()
-        meter_provider.shutdown()
+        _call_within(FLUSH_SECONDS, tracer_provider.shutdown, meter_provider.shutdown)
+        logger.propagate = True
+        logger.removeHandler(handler)
+
+
+def _call_within(seconds: float, *calls: Callable[[], object]) -> None:
+    """Make ``calls`` at the same time, and return when all have ended or ``seconds`` have passed.
+
+    What takes longer ends with the process.
+    """
+    deadline = monotonic() + seconds
+    threads = [Thread(target=call, daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - monotonic()))
 
 
 def _make_resource() -> Resource:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -38,10 +38,11 @@ def load_telemetry(wanted: bool | None = None) -> Telemetry | None:
 
 
 @contextmanager
-def export_telemetry(wanted: bool) -> Iterator[Telemetry | None]:
+def export_telemetry(wanted: bool, report_problem: Callable[[str], object]) -> Iterator[Telemetry | None]:
     """Yield what records spans and metrics, with exporters of our own if the process has none; None if not ``wanted``.
 
-    At the end of the block everything recorded is exported. Raises ``ConfigError`` if a package is not installed, or if
+    At the end of the block everything recorded is exported. ``report_problem`` is called once, from any thread, if that
+    fails. Raises ``ConfigError`` if a package is not installed, or if
     a variable of OpenTelemetry asks for something that we do not have.
     """
     if not wanted:
@@ -49,7 +50,7 @@ def export_telemetry(wanted: bool) -> Iterator[Telemetry | None]:
         return
     with _explain_missing_package():
         from holdfast.telemetry.exporters import open_exporters
-    with open_exporters(os.environ) as telemetry:
+    with open_exporters(os.environ, report_problem) as telemetry:
         yield telemetry
 
 

@@ -110,8 +110,11 @@ class Telemetry:
         if spans is not None:
             spans.add_event(event)
             return
-        name, attributes = describe_event(event)
-        trace.get_current_span().add_event(name, attributes)
+        current_span = trace.get_current_span()
+        # Work that outlives its request still has that as its current span, which has ended.
+        if current_span.is_recording():
+            name, attributes = describe_event(event)
+            current_span.add_event(name, attributes)
 
     def note_decisions(self, session: str, plan: Plan, spans: SessionSpans | None = None) -> None:
         """Note what ``plan`` decides anew, each rule apart."""

@@ -119,10 +119,13 @@ def run_command(
     elif why := describe_recording_problem(proxy.store):
         _print_note(why)
     # Logs of the proxy would be written across the client's screen.
-    with _silence_stderr(), export_telemetry(proxy.settings.telemetry) as telemetry:
+    telemetry_problems: list[str] = []
+    with _silence_stderr(), export_telemetry(proxy.settings.telemetry, telemetry_problems.append) as telemetry:
         outcome = anyio.run(run_with_proxy, proxy, prepare, telemetry, backend_options=get_loop_options())
     if outcome.code == NOT_STARTED:
         _exit_proxy_failed(ctx, outcome, effective_settings.settings.port, client[0])
+    for problem in telemetry_problems:
+        _print_note(problem)
     _print_run_summary(outcome, proxy, store, as_json=as_json)
     ctx.exit(outcome.code)
 

@@ -114,7 +114,7 @@ def serve_command(store: str | None, *, as_json: bool, **given: Any) -> None:
     # A plain relay records nothing, so it needs no store.
     if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
         check_store_url(serving.store.url)
-    with export_telemetry(serving.settings.telemetry) as telemetry:
+    with export_telemetry(serving.settings.telemetry, _print_telemetry_problem) as telemetry:
         health = anyio.run(_serve_proxy, serving, telemetry, backend_options=get_loop_options())
     if health is None:
         raise CommandInterrupted("ended at once: running answers were cut off, and nothing was left half-written")
@@ -228,6 +228,10 @@ def _print_notice(line: str) -> None:
     """Print ``line`` on standard error, if that is open."""
     with _ignore_closed_output():
         click.echo(f"holdfast: {line}", err=True)
+
+
+def _print_telemetry_problem(problem: str) -> None:
+    _print_notice(clean_single_line(problem))
 
 
 class _ChangePrinter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+from asyncio import CancelledError, get_running_loop
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
@@ -157,6 +157,10 @@ class UpstreamRelay:
         except UpstreamError as error:
             if call is not None:
                 call.set_error(error.kind)
+            raise
+        except (GeneratorExit, CancelledError):
+            if call is not None:
+                call.set_error("cancelled")
             raise
         finally:
             if call is not None:
