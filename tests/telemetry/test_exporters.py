@@ -167,6 +167,51 @@ def test_exporter_that_we_do_not_have_is_an_error(monkeypatch, name, value):
         pass
 
 
+OWN_SDK_PROGRAM = """
+import anyio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from holdfast import Engine
+from holdfast.store.memory import MemoryStore
+from holdfast.telemetry.switch import export_telemetry
+from holdfast.testing.provider import Provider, ProviderSettings
+from holdfast.testing.upstream import ProviderUpstream
+
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+with export_telemetry(wanted=True, report_problem=print) as telemetry:
+    telemetry.tracer.start_span("kelp").end()
+
+
+async def main():
+    upstream = ProviderUpstream(Provider(ProviderSettings()))
+    fields = {"max_tokens": 9}
+    options = {"api": "anthropic", "model": "claude-opus-5-5", "fields": fields, "telemetry": True}
+    async with Engine.open(MemoryStore(), upstream=upstream, **options) as engine:
+        await (await engine.session("kelp")).ask("Hello")
+
+
+anyio.run(main)
+print([span.name for span in exporter.get_finished_spans()])
+"""
+
+
+def test_sdk_of_the_process_is_used_where_there_is_one(tmp_path):
+    """What a program, or ``opentelemetry-instrument``, has set up gets the spans, and no exporter of ours is made."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+    }
+    command = [sys.executable, "-c", OWN_SDK_PROGRAM]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.strip() == "['kelp', 'chat claude-opus-5-5']", ended.stderr
+
+
 def test_exporters_can_be_switched_off_each(monkeypatch):
     """``none`` for metrics leaves spans alone."""
     with serve_collector() as (collector, received):
