@@ -52,6 +52,8 @@ from holdfast.testing.provider.server.local_server import serve_provider
 WINDOW = 32_000
 MODEL = "gpt-5.6"
 """Its cache is automatic and its writes are charged: a read is .1 and a write 1.25 of the price of input."""
+CLAUDE_MODEL = "claude-sonnet-4-6"
+"""Claude Code speaks the Messages API alone. The same prices for the cache, relative to its price of input."""
 STEPS = 300
 LARGEST_RESULTS = (LARGEST_RESULT, 20_000)
 """Largest results of the two tables: what tools may return, and what is left where the tools cut it themselves."""
@@ -73,6 +75,7 @@ ENVIRONMENTS: Mapping[str, tuple[str, ...]] = {
     "deepagents": ("deepagents>=0.7", "langchain-openai"),
     "smolagents": ("smolagents[openai]>=1.26",),
     "litellm": ("litellm>=1.110",),
+    "claude-agent-sdk": ("claude-agent-sdk>=0.2.189", "mcp>=2.0"),
 }
 """The packages of each environment, beside Holdfast with the extra ``exact``."""
 
@@ -90,11 +93,35 @@ class Row(Struct, frozen=True):
     environment: str = ""
     """The environment, if it is not that of the framework."""
     look_up: LookUp | None = None
+    api: str = "openai-chat"
+    model: str = MODEL
+    tool_prefix: str = ""
+    """What the framework puts before the names of the tools."""
 
     @property
     def is_ours(self) -> bool:
         """Whether Holdfast manages the conversation."""
         return self.remedy == "holdfast"
+
+
+def _recall_by_server(name: str) -> tuple[str, dict[str, Any]]:
+    return "mcp__holdfast__recall", {"search": name}
+
+
+def _grep_files(name: str) -> tuple[str, dict[str, Any]]:
+    return "Grep", {"pattern": name, "path": "../claude/projects", "glob": "*.txt", "output_mode": "content"}
+
+
+def _make_claude_row(remedy: str, title: str, look_up: LookUp | None = None) -> Row:
+    return Row(
+        "claude-agent-sdk",
+        remedy,
+        title,
+        look_up=look_up,
+        api="anthropic",
+        model=CLAUDE_MODEL,
+        tool_prefix="mcp__bench__",
+    )
 
 
 def _grep(name: str) -> tuple[str, dict[str, Any]]:
@@ -137,6 +164,10 @@ ROWS = (
     Row("litellm", "trim", "trim_messages"),
     Row("litellm", "compress", "compress"),
     Row("litellm", "holdfast", "Holdfast", look_up=_recall),
+    _make_claude_row("own", "its own defaults"),
+    _make_claude_row("compact", "compaction at half of the window"),
+    _make_claude_row("store", "the same, smaller results", _grep_files),
+    _make_claude_row("holdfast", "Holdfast", _recall_by_server),
 )
 
 
@@ -145,12 +176,12 @@ ROWS = (
 
 def run_row(row: Row, workload: Workload, largest: int, results: Path, python: Path) -> RowFigures:
     """Run one agent in a process of its own."""
-    provider = JudgingProvider(workload, ProviderSettings(window=WINDOW), row.look_up)
+    provider = JudgingProvider(workload, ProviderSettings(window=WINDOW), row.look_up, row.tool_prefix)
     prompts = [turn.prompt for turn in workload.turns]
     if provider.has_look_ups:
         prompts.append(CHECK_PROMPT)
     with serve_provider(provider) as url, tempfile.TemporaryDirectory() as folder:
-        job = ChildJob(row.framework, row.remedy, url, str(results), folder, WINDOW, MODEL, prompts)
+        job = ChildJob(row.framework, row.remedy, url, str(results), folder, WINDOW, row.model, prompts)
         command = [str(python), str(CHILD)]
         errors = Path(folder) / "stderr.txt"
         with (
@@ -171,7 +202,7 @@ def run_row(row: Row, workload: Workload, largest: int, results: Path, python: P
         else:
             logged_lines = errors.read_text().strip().splitlines() or ["it logged nothing"]
             end = ChildEnd(note=f"ended: {logged_lines[-1][:200]}")
-    prices = get_target("openai-chat", MODEL).prices
+    prices = get_target(row.api, row.model).prices
     assert prices is not None
     labels = RowLabels(row.framework, row.title, row.is_ours, largest)
     return collect_figures(labels, provider, end, prices)

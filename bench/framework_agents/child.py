@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from framework_agents.workload import ChildJob, get_result_name
+from framework_agents.workload import ChildJob, get_result_name, list_processes
 
 
 class Conversation(Protocol):
@@ -46,14 +47,22 @@ def make_tools(results: Path) -> dict[str, Callable[[str], str]]:
 
 
 def read_memory(field: str) -> float:
-    """Return a figure of this process in MB: ``VmRSS`` is what it takes now, ``VmHWM`` the most that it took."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition(f"{field}:")[2].split()[0]) * 1_024 / 1e6
+    """Return a figure of this process and its children in MB.
+
+    ``VmRSS`` is what they take now, ``VmHWM`` the most that each of them took.
+    """
+    total = 0.0
+    for process in list_processes(os.getpid()):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a child that ended
+            status = Path(f"/proc/{process}/status").read_text()
+            total += int(status.partition(f"{field}:")[2].split()[0]) * 1_024 / 1e6
+    return total
 
 
 def forget_peak() -> None:
     """Make the kernel measure the peak of the memory anew; that of the imports does not count."""
-    Path("/proc/self/clear_refs").write_text("5")
+    for process in list_processes(os.getpid()):
+        Path(f"/proc/{process}/clear_refs").write_text("5")
 
 
 def describe_error(error: BaseException) -> str:
@@ -78,6 +87,9 @@ def run(job: ChildJob, send: Callable[[dict[str, Any]], None], wait: Callable[[]
             send({"failed": number, "error": describe_error(error)})
             wait()
     send({"memory": read_memory("VmHWM") - memory_before, "versions": module.list_versions()})
+    # A program that the agent runs would write into the folder while the parent deletes it.
+    if hasattr(conversation, "close"):
+        conversation.close()
 
 
 def main() -> None:

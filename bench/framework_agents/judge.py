@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from framework_agents.workload import Workload
+from framework_agents.workload import Workload, list_processes
 from holdfast.replay.cache import CacheUse, price_request
 from holdfast.replay.recall import StepDependencies
 from holdfast.state.target import Prices
@@ -27,6 +28,10 @@ MAX_PROBES = 30
 CHECK_PROMPT = "Before we close: look up again what you do not see any more."
 FINAL_ANSWER_TOOL = "final_answer"
 """The tool with which a run of smolagents ends: it takes an answer without a call for a mistake of the model."""
+
+CLAUDE_CODE_INSTRUCTION = "Your task is to create a detailed summary of the conversation so far"
+"""Claude Code asks for its summary with all tools."""
+_CLAUDE_CODE_ORDER = re.compile(r"[^\n]*\bMUST\b[^\n]*")
 
 LookUp = Callable[[str], tuple[str, dict[str, Any]]]
 """Makes the call with which the model looks for a name: tool and arguments."""
@@ -61,10 +66,12 @@ class JudgingProvider:
     """The strict provider with the script of a workload, whose requests are judged as they come.
 
     ``look_up`` makes the calls with which lost facts are looked for after the last turn; None for agents without a
-    tool for that.
+    tool for that. ``tool_prefix`` is what a framework puts before the names of the script's tools.
     """
 
-    def __init__(self, workload: Workload, settings: ProviderSettings, look_up: LookUp | None) -> None:
+    def __init__(
+        self, workload: Workload, settings: ProviderSettings, look_up: LookUp | None, tool_prefix: str = ""
+    ) -> None:
         self.settings = settings
         self.record = RunRecord()
         self.child_pid = 0
@@ -74,6 +81,7 @@ class JudgingProvider:
         self._dependencies = StepDependencies(self._messages)
         self._answer_positions = [n for n, message in enumerate(self._messages) if message.role == "assistant"]
         self._look_up = look_up
+        self._tool_prefix = tool_prefix
         self._turn = 0
         self._position = 0
         self._is_checking = False
@@ -126,10 +134,10 @@ class JudgingProvider:
     def choose_next_answer(self, request: ProviderRequest, blocks: Sequence[PromptBlock]) -> ScriptedAnswer:
         """Return the next answer of the script, a summary if one is asked for, or the next look-up."""
         texts = [block.rendering.text for block in blocks if block.section != "tools"]
-        if not request.body.get("tools"):
+        if not request.body.get("tools") or CLAUDE_CODE_INSTRUCTION in texts[-1]:
             self._kind = "summary"
             self.record.summaries += 1
-            return ScriptedAnswer(write_summary("\n".join(texts)))
+            return _answer_with_summary(texts)
         if self._is_checking:
             self._kind = "look-up"
             return self._choose_look_up(request, texts)
@@ -141,7 +149,9 @@ class JudgingProvider:
         self._judge(texts)
         self._position += 1
         self.record.answers += 1
-        return step.answer if step.tool else _end_turn(step.text, request)
+        if not step.tool:
+            return _end_turn(step.text, request)
+        return ScriptedAnswer(step.text, ((self._tool_prefix + step.tool, {"argument": step.argument}),))
 
     def _choose_look_up(self, request: ProviderRequest, texts: list[str]) -> ScriptedAnswer:
         if self._position:
@@ -193,14 +203,28 @@ class JudgingProvider:
 def _end_turn(text: str, request: ProviderRequest) -> ScriptedAnswer:
     """Return the last words of a turn: in a call of the tool for them if the agent has one."""
     for tool in request.body["tools"]:
-        if tool["function"]["name"] == FINAL_ANSWER_TOOL:
+        if tool.get("function", tool).get("name") == FINAL_ANSWER_TOOL:
             return ScriptedAnswer("", ((FINAL_ANSWER_TOOL, {"answer": text}),))
     return ScriptedAnswer(text)
 
 
+def _answer_with_summary(texts: list[str]) -> ScriptedAnswer:
+    """Return a summary of what a request shows, in the tags that Claude Code asks for if it is a request of its."""
+    if CLAUDE_CODE_INSTRUCTION not in texts[-1]:
+        return ScriptedAnswer(write_summary("\n".join(texts)))
+    # A model would not take for rules of the user what Claude Code itself orders, in capitals, here and where a
+    # result is in a file.
+    said = _CLAUDE_CODE_ORDER.sub("", "\n".join(texts[:-1]))
+    return ScriptedAnswer(f"<summary>\n{write_summary(said)}\n</summary>")
+
+
 def _read_cpu_ms(pid: int) -> float:
-    """Return the processor time of a process in ms, of all its threads."""
-    return time.clock_gettime(~pid << 3 | 2) * 1e3  # clock_getcpuclockid(3) of Linux
+    """Return the processor time of an agent's process and its children in ms, of all their threads."""
+    total = 0.0
+    for process in list_processes(pid):
+        with suppress(OSError):  # a child that ended
+            total += time.clock_gettime(~process << 3 | 2) * 1e3  # clock_getcpuclockid(3) of Linux
+    return total
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

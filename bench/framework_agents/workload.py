@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from math import exp, log
 from pathlib import Path
@@ -18,7 +19,6 @@ from msgspec import Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolCall, ToolResult
-from holdfast.testing.provider import ScriptedAnswer
 
 TURNS = 10
 SMALLEST_RESULT = 1_000
@@ -62,12 +62,6 @@ class Step(Struct, frozen=True):
     argument: str = ""
     result_chars: int = 0
     fact: Fact | None = None
-
-    @property
-    def answer(self) -> ScriptedAnswer:
-        """The answer as the strict provider's script has it."""
-        calls = ((self.tool, {"argument": self.argument}),) if self.tool else ()
-        return ScriptedAnswer(self.text, calls)
 
 
 class Turn(Struct, frozen=True):
@@ -224,3 +218,12 @@ class ChildJob(Struct):
     window: int
     model: str
     prompts: list[str]
+
+
+def list_processes(pid: int) -> list[int]:
+    """Return the process of an agent and the programs that it runs: Claude Code is one."""
+    processes = [pid]
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that ended
+            processes += [int(child) for child in file.read_text().split()]
+    return processes

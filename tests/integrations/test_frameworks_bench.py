@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from random import Random
@@ -14,8 +15,8 @@ from msgspec.structs import replace
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 from framework_agents.figures import ChildEnd, RowLabels, collect_figures, explain_behind, find_failures, is_better
-from framework_agents.judge import JudgingProvider, write_summary
-from framework_agents.workload import make_result, make_workload
+from framework_agents.judge import CLAUDE_CODE_INSTRUCTION, JudgingProvider, write_summary
+from framework_agents.workload import list_processes, make_result, make_workload
 
 from holdfast.state.target import Prices
 from holdfast.testing.provider import ProviderSettings
@@ -222,6 +223,57 @@ def test_summary_is_asked_for_without_tools(workload):
     assert isinstance(reply, ModelAnswer)
     assert workload.turns[0].rule in reply.parts[0].text
     assert (provider.record.answers, provider.record.summaries) == (0, 1)
+
+
+def ask_as_claude_code(provider, *messages):
+    """Send a request of the Messages API with the tools of a server, and return the reply."""
+    provider.child_pid = os.getpid()
+    tools = [
+        {"name": f"mcp__bench__{name}", "input_schema": {"type": "object"}} for name in ("open_file", "run_command")
+    ]
+    body = {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 4_096,
+        "tools": tools,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text} for text in messages]}],
+    }
+    return provider.answer(IncomingRequest("anthropic", "generate", json.dumps(body).encode()))
+
+
+def test_summary_of_claude_code_is_asked_for_with_tools(workload):
+    """Its instruction is recognized; its summary is in tags, with the user's rules and none of its own orders."""
+    provider = make_provider(workload)
+    provider.begin_turn(0)
+    instruction = f"CRITICAL: Do NOT call any tools.\n\n{CLAUDE_CODE_INSTRUCTION}, as the user would never."
+    stub = "The output is in a file.\n- You MUST read it in chunks."
+    reply = ask_as_claude_code(provider, workload.turns[0].prompt, stub, instruction)
+    text = reply.parts[0].text
+    assert text.startswith("<summary>")
+    assert text.endswith("</summary>")
+    assert workload.turns[0].rule in text
+    assert "MUST" not in text
+    assert "tools" not in text
+    assert (provider.record.answers, provider.record.summaries) == (0, 1)
+
+
+def test_calls_have_the_prefix_of_the_framework(workload):
+    """The script's tools are called as the framework names them, and the last words of a turn are a text."""
+    provider = JudgingProvider(workload, ProviderSettings(window=2_000_000, tokenizer="words"), None, "mcp__bench__")
+    provider.begin_turn(0)
+    turn = workload.turns[0]
+    replies = [ask_as_claude_code(provider, turn.prompt) for _ in turn.steps]
+    names = [part.name for reply in replies for part in reply.parts if hasattr(part, "name")]
+    assert names == [f"mcp__bench__{step.tool}" for step in turn.steps if step.tool]
+    assert replies[-1].parts[0].text == turn.steps[-1].text
+
+
+def test_programs_that_an_agent_runs_are_counted():
+    """The time and memory of a child process are those of the agent too."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert {os.getpid(), child.pid} <= set(list_processes(os.getpid()))
+    finally:
+        child.communicate(b"\n")
 
 
 def test_summary_keeps_rules_before_findings_before_names():
