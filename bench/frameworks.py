@@ -261,7 +261,7 @@ def print_row(figures: RowFigures) -> None:
 
 
 def _print_cells(cells: tuple[str, ...]) -> None:
-    print(f"{cells[0]:<14}{cells[1]:<34}{cells[2]:>22}" + "".join(f"{cell:>13}" for cell in cells[3:]), flush=True)
+    print(f"{cells[0]:<18}{cells[1]:<34}{cells[2]:>22}" + "".join(f"{cell:>13}" for cell in cells[3:]), flush=True)
 
 
 def run_tables(args: argparse.Namespace) -> dict[int, list[RowFigures]]:
@@ -304,7 +304,7 @@ def write_page(tables: Mapping[int, Sequence[RowFigures]]) -> None:
     versions = sorted({figures.versions for table in tables.values() for figures in table if figures.versions})
     steps = max(figures.script_answers for table in tables.values() for figures in table)
     seeds = ", ".join(sorted({str(figures.seed) for table in tables.values() for figures in table}))
-    pieces.append(f"{steps} answers, seed {seeds}, window {WINDOW:,}, {MODEL}. " + "; ".join(versions) + ".")
+    pieces.append(f"{steps} answers, seed {seeds}, window {WINDOW:,}, {MODEL} ({CLAUDE_MODEL} for claude-agent-sdk). " + "; ".join(versions) + ".")
     fill_page_part("frameworks", "\n".join(pieces), PAGE)
 
 
