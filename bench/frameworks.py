@@ -304,7 +304,11 @@ def write_page(tables: Mapping[int, Sequence[RowFigures]]) -> None:
     versions = sorted({figures.versions for table in tables.values() for figures in table if figures.versions})
     steps = max(figures.script_answers for table in tables.values() for figures in table)
     seeds = ", ".join(sorted({str(figures.seed) for table in tables.values() for figures in table}))
-    pieces.append(f"{steps} answers, seed {seeds}, window {WINDOW:,}, {MODEL} ({CLAUDE_MODEL} for claude-agent-sdk). " + "; ".join(versions) + ".")
+    pieces.append(
+        f"{steps} answers, seed {seeds}, window {WINDOW:,}, {MODEL} ({CLAUDE_MODEL} for claude-agent-sdk). "
+        + "; ".join(versions)
+        + "."
+    )
     fill_page_part("frameworks", "\n".join(pieces), PAGE)
 
 

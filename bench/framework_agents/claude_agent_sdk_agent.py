@@ -12,6 +12,7 @@ from claude_agent_sdk import (
     ClaudeAgentOptions,
     ClaudeSDKClient,
     ResultMessage,
+    ToolAnnotations,
     create_sdk_mcp_server,
     tool,
 )
@@ -25,6 +26,8 @@ MESSAGE_BYTES = 64_000_000
 ASSUMED_WINDOW = 200_000
 """Claude Code takes a window of its own for the models that it knows, whatever the provider's is."""
 NO_LIMIT = 100_000_000
+LARGEST_RESULT = 500_000
+"""The most characters that Claude Code lets a tool ask for."""
 LARGEST_OUTPUT = 4_096
 """Claude Code asks for as many tokens as the whole window here, which no provider would grant beside the input."""
 
@@ -57,13 +60,14 @@ class ClaudeConversation:
                 raise RuntimeError(message.result or message.subtype)
 
 
-def make_tool(name: str, function: Callable[[str], str]) -> Any:
-    """Return a tool for the server inside of this process."""
+def make_tool(name: str, function: Callable[[str], str], largest_result: int | None) -> Any:
+    """Return a tool for the server inside of this process; results over ``largest_result`` characters become files."""
+    annotations = ToolAnnotations(maxResultSizeChars=largest_result)
 
     async def call(arguments: dict[str, Any]) -> dict[str, Any]:
         return {"content": [{"type": "text", "text": function(arguments["argument"])}]}
 
-    return tool(name, function.__doc__ or "", {"argument": str})(call)
+    return tool(name, function.__doc__ or "", {"argument": str}, annotations)(call)
 
 
 def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> ClaudeConversation:
@@ -80,6 +84,7 @@ def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> Claude
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(LARGEST_OUTPUT),
     }
     own_tools: list[str] = []
+    largest_result = None
     if job.remedy in ("compact", "store"):
         # Its variables for the size of a window are for unknown models, or take no less than 100,000 tokens.
         env["CLAUDE_AUTOCOMPACT_PCT_OVERRIDE"] = str(100 * job.window // 2 // ASSUMED_WINDOW)
@@ -88,15 +93,16 @@ def build_agent(job: ChildJob, tools: dict[str, Callable[[str], str]]) -> Claude
         env["MAX_MCP_OUTPUT_TOKENS"] = str(job.window // 16)
         own_tools = ["Read", "Grep"]
     if job.remedy == "holdfast":
-        # By default that happens over 25,000 tokens, and recall does not know what is in those files.
+        # By default results over 25,000 tokens or 50,000 characters are files, and recall does not know those.
         env["MAX_MCP_OUTPUT_TOKENS"] = str(NO_LIMIT)
+        largest_result = LARGEST_RESULT
     options = ClaudeAgentOptions(
         model=job.model,
         system_prompt="You look after a large service. Follow every rule of the user.",
         tools=own_tools,
         mcp_servers={
             "bench": create_sdk_mcp_server(
-                "bench", tools=[make_tool(name, function) for name, function in tools.items()]
+                "bench", tools=[make_tool(name, function, largest_result) for name, function in tools.items()]
             )
         },
         allowed_tools=[*own_tools, *(f"mcp__bench__{name}" for name in tools)],
