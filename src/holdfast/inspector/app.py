@@ -36,8 +36,12 @@ MAX_QUERY = 2_000
 """Characters of a parameter; no id or search is longer, and no page has to show more."""
 
 
-def make_inspector_app(source: InspectedStore, root_path: str = "") -> Starlette:
-    """Make the application that shows ``source``; ``root_path`` is where it is mounted."""
+def make_inspector_app(source: InspectedStore, root_path: str = "", *, is_for_this_machine: bool = True) -> Starlette:
+    """Make the application that shows ``source``; ``root_path`` is where it is mounted.
+
+    With ``is_for_this_machine`` it answers under names of this machine alone. Without, whoever mounts it must find out
+    who asks.
+    """
     pages = InspectorPages(source, PageWriter(root_path, source.name))
     routes = [
         Route("/", pages.show_sessions, name="sessions"),
@@ -52,16 +56,17 @@ def make_inspector_app(source: InspectedStore, root_path: str = "") -> Starlette
     ]
     return Starlette(
         routes=routes,
-        middleware=[Middleware(LoopbackOnly)],
+        middleware=[Middleware(OwnPagesOnly, is_for_this_machine=is_for_this_machine)],
         exception_handlers={HoldfastError: pages.show_error, 404: pages.show_missing_page},
     )
 
 
-class LoopbackOnly:
-    """Refuses what does not come from this machine: another host name (DNS rebinding), another page's form."""
+class OwnPagesOnly:
+    """Refuses another host name than this machine's (DNS rebinding), and the form of another page."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, is_for_this_machine: bool) -> None:
         self._app = app
+        self._is_for_this_machine = is_for_this_machine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -69,7 +74,9 @@ class LoopbackOnly:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        why = explain_refusal(headers.get("host", ""), headers.get("origin"))
+        why = explain_refusal(
+            headers.get("host", ""), headers.get("origin"), is_for_this_machine=self._is_for_this_machine
+        )
         if why:
             response = PlainTextResponse(why, 403, headers=SECURITY_HEADERS)
             await response(scope, receive, send)
@@ -77,9 +84,9 @@ class LoopbackOnly:
         await self._app(scope, receive, send)
 
 
-def explain_refusal(host: str, origin: str | None) -> str:
+def explain_refusal(host: str, origin: str | None, *, is_for_this_machine: bool = True) -> str:
     """Return why a request with these headers is refused, or ``""`` if it comes from a page of ours."""
-    if not is_loopback_host(_parse_name(f"//{host}")):
+    if is_for_this_machine and not is_loopback_host(_parse_name(f"//{host}")):
         return f"host {host[:100]!r} is not this machine; use the address that holdfast inspect printed"
     if origin is not None and urlsplit(origin).netloc != host:
         return f"the page {origin[:100]!r} may not use the inspector"

@@ -18,6 +18,7 @@ from urllib.request import getproxies
 import httpx2
 from anyio import CancelScope, Event, create_task_group
 from msgspec.structs import replace
+from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from holdfast.config import Configuration, load_configuration
@@ -30,6 +31,7 @@ from holdfast.events import EventListener
 from holdfast.planning.pipeline import Policy
 from holdfast.proxy.app import ProxyApp
 from holdfast.proxy.conversation.open_branches import BranchPool
+from holdfast.proxy.inspector_mount import MOUNT_PATH, InspectorMount
 from holdfast.proxy.metrics.health import Health
 from holdfast.proxy.modes import get_bypass_file
 from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
@@ -107,7 +109,8 @@ async def serve_proxy(
         ) as app:
             # Late, since the store may have been replaced by then.
             cleanup.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that is in use then
-            server = _ProxyServer(_make_server_config(app, settings))
+            inspector = partial(_make_inspector, app, store, loaded_configuration, cleanup)
+            server = _ProxyServer(_make_server_config(InspectorMount(app, settings, inspector), settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
                 await server.started_up.wait()
@@ -291,7 +294,22 @@ def _format_address(settings: Settings, listener: socket.socket) -> str:
     return f"http://{host}:{port}"
 
 
-def _make_server_config(app: ProxyApp, settings: Settings) -> Config:
+def _make_inspector(
+    app: ProxyApp, store: str, configuration: Configuration, cleanup: ExitStack, is_for_this_machine: bool
+) -> ASGIApp:
+    """Return the inspector of the store into which the proxy records."""
+    from holdfast.inspector.app import make_inspector_app
+    from holdfast.inspector.sources import InspectedStore
+
+    if store == ":memory:":
+        source = InspectedStore(app.resources.store, configuration, name="the memory of the proxy")
+    else:
+        opened = cleanup.enter_context(open_store(store, readonly=True))
+        source = InspectedStore(opened, configuration, name=store, open_writer=partial(open_store, store))
+    return make_inspector_app(source, MOUNT_PATH, is_for_this_machine=is_for_this_machine)
+
+
+def _make_server_config(app: ASGIApp, settings: Settings) -> Config:
     """Return uvicorn's configuration: no logs, and no headers beside the provider's."""
     return Config(
         app,
