@@ -68,7 +68,7 @@ def _make_session_line(number: int, role: str, content: Any, *, session: str = "
             "parentUuid": f"u{number - 1}" if number else None,
             "sessionId": session,
             "timestamp": f"2026-01-01T00:{number // 60:02}:{number % 60:02}.000Z",
-            "cwd": "/work",
+            "cwd": "/srv/shop",
             "message": message,
         }
     )

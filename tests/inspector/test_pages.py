@@ -12,6 +12,7 @@ from served_inspector import MODEL, RULE, say, serve, write_session
 
 from holdfast.inspector.rendering import PageWriter, show_invisible
 from holdfast.inspector.sources import InspectedStore
+from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.state.entries import AnswerEntry, CompactionEntry, RequestEntry, RevokeEntry, Usage
 from holdfast.store.open_store import open_store
@@ -145,6 +146,21 @@ def test_a_forgotten_rule_is_found(inspected):
     kept, _, lost = text.partition("lines that it does not quote")
     assert RULE in kept
     assert "Find out why it is slow." in lost
+
+
+def test_lines_that_are_not_listed_are_counted(tmp_path, configuration):
+    """Of a long message that a compaction hid, the page lists some lines and says how many there are beside them."""
+    url = str(tmp_path / "s.db")
+    lines = [f"line number {number:03} of the log" for number in range(70)]
+    summary = Message("user", (Text("\n".join(lines[:10])),))
+    with open_store(url) as store:
+        bodies = [say("user", Text("\n".join(lines))), say("assistant", Text("ok")), CompactionEntry(1, summary)]
+        write_session(store, "long", bodies)
+    with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
+        text = served.get("message", session="long", id=0)
+    assert text.count(">kept<") == 10
+    assert "60 lines that it does not quote" in text
+    assert "and 20 more" in text
 
 
 def test_two_requests_are_compared(inspected):

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.config.addresses import is_loopback_host
 from holdfast.errors import HoldfastError, StoreLocked, UnknownId
 from holdfast.inspector.pages.diff import load_diff_page
-from holdfast.inspector.pages.message import load_message_page
+from holdfast.inspector.pages.message import MAX_LISTED_LINES, load_message_page
 from holdfast.inspector.pages.request import load_request_page
 from holdfast.inspector.pages.search import load_search_page
 from holdfast.inspector.pages.sessions import SessionFilter, load_sessions_page
@@ -145,7 +145,12 @@ class InspectorPages:
         name = _get_parameter(request, "id")
         page = load_message_page(self._source, info, name, _get_number(request, "page") or 1)
         return self._writer.respond(
-            "message.html", info=info, page=page, can_undo=self._source.is_writable, form_token=self.form_token
+            "message.html",
+            info=info,
+            page=page,
+            listed_lines=MAX_LISTED_LINES,
+            can_undo=self._source.is_writable,
+            form_token=self.form_token,
         )
 
     def show_search(self, request: Request) -> Response:

@@ -103,10 +103,6 @@ class Timeline(Struct, frozen=True):
         """Tokens of the largest counted request."""
         return max((request.usage.input for request in self.requests), default=0)
 
-    def find_request(self, entry_id: str) -> TimelineRequest | None:
-        """Return the request with that entry, or None."""
-        return next((request for request in self.requests if request.request == entry_id), None)
-
 
 def load_timeline(store: SessionStore, info: SessionInfo, catalog: Catalog, leaf: str | None = None) -> Timeline:
     """Load the timeline of the branch that ends at ``leaf``, or at the session's own.

@@ -24,10 +24,10 @@ EXAMPLE_KEY = "5e551011-aaaa"
 
 @pytest.fixture
 def two_sessions(run, session, store):
-    """Import a session of 2026-01-01 in /work, and add one of other models in /work/deep of two days before today."""
+    """Import a session of 2026-01-01 in /srv/shop, and add one below it, of other models and two days before today."""
     assert run("import", session).exit_code == 0
     at = int((datetime.now(UTC) - timedelta(days=2)).timestamp() * 1_000)
-    store.create_session("other", SessionInfo("other", cwd="/work/deep", format="codex"))
+    store.create_session("other", SessionInfo("other", cwd="/srv/shop/deep", format="codex"))
     entries = []
     for number, model in enumerate(("gpt-5", "nobody-knows")):
         parent = entries[-1].id if entries else None
@@ -83,8 +83,8 @@ def test_stats_by_one_session_counts_that_one(run, two_sessions):
         (["--since", "1w", "--until", "today"], ["other"]),
         (["--since", "2026-01-01", "--until", "20260101", "--utc"], [EXAMPLE_KEY]),
         (["--until", "2025-12-30"], []),
-        (["--project", "/work"], [EXAMPLE_KEY, "other"]),
-        (["--project", "/work/deep/"], ["other"]),
+        (["--project", "/srv/shop"], [EXAMPLE_KEY, "other"]),
+        (["--project", "/srv/shop/deep/"], ["other"]),
         (["--project", "/wor"], []),
         (["--model", "GPT-*"], ["other"]),
         (["--model", "gpt"], []),
@@ -164,7 +164,7 @@ def test_an_unknown_session_is_an_error(run, two_sessions):
 @pytest.mark.parametrize("by", ["day", "project", "session"])
 def test_the_table_fits_any_terminal_with_no_figure_cut(run, two_sessions, monkeypatch, width, by):
     """Columns that do not fit are named below the table; the cost is always there, a dash where it is not known."""
-    folder = "/work/" + "a-long-name/" * 9
+    folder = "/srv/shop/" + "a-long-name/" * 9
     two_sessions.create_session("far", SessionInfo("far", cwd=folder))
     two_sessions.append_entries("far", [Entry("r", None, RequestEntry("d", 0, "nobody-knows"))])
     monkeypatch.setenv("COLUMNS", str(width))

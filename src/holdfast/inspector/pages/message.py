@@ -46,7 +46,7 @@ class MessagePage(Struct, frozen=True):
 MIN_QUOTED_CHARACTERS = 12
 """Of a line that is looked for in a summary: a shorter one may stand there for another reason. Chosen by judgement."""
 MAX_LISTED_LINES = 40
-"""Lines of a message that are listed as quoted or not."""
+"""Lines of a message that are listed as quoted or not. Chosen by judgement: a screen; the page says how many more."""
 
 
 def find_message_number(source: InspectedStore, info: SessionInfo, name: str) -> int:

@@ -72,9 +72,11 @@ class UnnamedConversations:
         return max(matches, key=lambda known: known.count, default=None)
 
     def _remember(self, beginning: str, key: str, digests: Sequence[bytes]) -> None:
-        others = [known for known in self._conversations.pop(beginning, ()) if known.key != key]
-        newest = _UnnamedConversation(key, len(digests), digests[-1])
-        self._conversations[beginning] = [*others[-MAX_CONVERSATIONS_OF_A_BEGINNING + 1 :], newest]
+        """Put the newest request of a conversation last, and forget the oldest ones beyond the limits."""
+        conversations = [known for known in self._conversations.pop(beginning, ()) if known.key != key]
+        conversations.append(_UnnamedConversation(key, len(digests), digests[-1]))
+        del conversations[:-MAX_CONVERSATIONS_OF_A_BEGINNING]
+        self._conversations[beginning] = conversations
         while len(self._conversations) > MAX_OPEN_HISTORIES:
             self._conversations.popitem(last=False)
 
