@@ -14,9 +14,9 @@ import pytest
 from served_inspector import RULE, say
 
 from holdfast.inspector.export import export_session
-from holdfast.inspector.masking import keep_text
 from holdfast.inspector.rendering import PageWriter
 from holdfast.messages.parts import Text
+from holdfast.messages.text.masking import keep_text
 from holdfast.state.entries import CompactionEntry, Entry
 from holdfast.store.open_store import open_store
 

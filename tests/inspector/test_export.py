@@ -16,9 +16,9 @@ from served_inspector import RULE, make_long_session, say, write_session
 
 from holdfast.cli import holdfast_command
 from holdfast.inspector.export import export_session
-from holdfast.inspector.masking import MASK, keep_text, mask_secrets, mask_words
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.parts import Text
+from holdfast.messages.text.masking import MASK, keep_text, mask_secrets, mask_words
 from holdfast.store.memory import MemoryStore
 
 SECRETS = (

@@ -27,6 +27,7 @@ NON_DEFAULTS = {
     "window": 32_000,
     "ask_windows": False,
     "telemetry": True,
+    "telemetry_content": True,
     "host": "::1",
     "port": 0,
     "token": TOKEN,
@@ -164,7 +165,10 @@ def test_proxy_token_is_never_shown(wrong):
         assert wrong.strip() not in str(error.value)
 
 
-@pytest.mark.parametrize("line", ["openai = 'https://evil.example/v1'", f"token = '{TOKEN}'", "host = '0.0.0.0'"])
+@pytest.mark.parametrize(
+    "line",
+    ["openai = 'https://evil.example/v1'", f"token = '{TOKEN}'", "host = '0.0.0.0'", "telemetry_content = true"],
+)
 def test_project_file_may_not_send_keys_to_other_machines(write_files, line, tmp_path):
     """A project's file may only name servers of this machine; the user's own file may name any, also where both are the
     same file.

@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Sampler
 
 from holdfast.telemetry.telemetry import Telemetry
 
@@ -19,12 +20,13 @@ from holdfast.telemetry.telemetry import Telemetry
 class Recording:
     """A telemetry whose spans and metrics can be read back."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, records_content: bool = False, sampler: Sampler | None = None) -> None:
+        """With ``records_content`` the spans have the words; ``sampler`` says which are recorded, by default all."""
         self._exporter = InMemorySpanExporter()
         self._reader = InMemoryMetricReader()
-        self.tracer_provider = TracerProvider()
+        self.tracer_provider = TracerProvider(sampler)
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.telemetry = Telemetry(self.tracer_provider, MeterProvider([self._reader]))
+        self.telemetry = Telemetry(self.tracer_provider, MeterProvider([self._reader]), records_content=records_content)
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:

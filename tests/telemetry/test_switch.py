@@ -12,7 +12,14 @@ pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not inst
 
 from holdfast.errors import ConfigError
 from holdfast.proxy.settings import load_proxy_settings
-from holdfast.telemetry.switch import TELEMETRY_VARIABLE, is_telemetry_wanted, load_telemetry
+from holdfast.telemetry.switch import (
+    CONTENT_VARIABLE,
+    STANDARD_CONTENT_VARIABLE,
+    TELEMETRY_VARIABLE,
+    is_content_wanted,
+    is_telemetry_wanted,
+    load_telemetry,
+)
 
 PROGRAM = """
 import sys
@@ -78,6 +85,37 @@ def test_setting_of_the_proxy_is_overridden_by_variable_and_option():
     assert load_proxy_settings({}, {"telemetry": True}).telemetry
     assert not load_proxy_settings({TELEMETRY_VARIABLE: "0"}, {"telemetry": True}).telemetry
     assert load_proxy_settings({TELEMETRY_VARIABLE: "0"}, {}, {"telemetry": True}).telemetry
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, False),
+        ({CONTENT_VARIABLE: "1"}, True),
+        ({CONTENT_VARIABLE: "no"}, False),
+        ({STANDARD_CONTENT_VARIABLE: "SPAN_ONLY"}, True),
+        ({STANDARD_CONTENT_VARIABLE: "span_and_event"}, True),
+        ({STANDARD_CONTENT_VARIABLE: "true"}, True),
+        ({STANDARD_CONTENT_VARIABLE: "EVENT_ONLY"}, False),
+        ({STANDARD_CONTENT_VARIABLE: "NO_CONTENT"}, False),
+        ({STANDARD_CONTENT_VARIABLE: "yes please"}, False),
+        ({CONTENT_VARIABLE: "0", STANDARD_CONTENT_VARIABLE: "SPAN_ONLY"}, False),
+        ({CONTENT_VARIABLE: "1", STANDARD_CONTENT_VARIABLE: "NO_CONTENT"}, True),
+    ],
+)
+def test_content_is_recorded_only_where_a_variable_asks_for_it(variables, wanted):
+    """Our variable wins over the standard one, of which every word that does not ask for spans leaves content out."""
+    assert is_content_wanted(variables) is wanted
+    assert load_proxy_settings(variables).telemetry_content is wanted
+
+
+def test_option_for_content_needs_telemetry():
+    """The option says what is missing; a variable or a file may wait for the times when telemetry is on."""
+    content = {"telemetry_content": True}
+    with pytest.raises(ConfigError, match="give --telemetry too"):
+        load_proxy_settings({}, {}, content)
+    assert load_proxy_settings({}, {"telemetry": True}, content).telemetry_content
+    assert not load_proxy_settings({CONTENT_VARIABLE: "1"}, content).telemetry
 
 
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch):

@@ -79,7 +79,12 @@ def _make_proxy_options() -> list[Callable[[F], F]]:
         click.option(
             "--telemetry/--no-telemetry",
             default=None,
-            help="Export OpenTelemetry's spans and metrics, without any text. [default: --no-telemetry]",
+            help="Export OpenTelemetry's spans and metrics. [default: --no-telemetry]",
+        ),
+        click.option(
+            "--telemetry-content/--no-telemetry-content",
+            default=None,
+            help="Export the words of requests and answers with them. [default: --no-telemetry-content]",
         ),
     ]
 

@@ -64,7 +64,9 @@ class ProxySettings(Struct, frozen=True, kw_only=True):
     """Ask servers on this machine or in a private network for the window of their models."""
 
     telemetry: BooleanSetting = False
-    """Export OpenTelemetry's spans and metrics, without any text of a conversation."""
+    """Export OpenTelemetry's spans and metrics."""
+    telemetry_content: BooleanSetting = False
+    """Export the words of requests and answers with them, with known secrets masked."""
 
     # -- where it listens ----------------------------------------------------------------------------------------
     host: Annotated[str, Meta(pattern=r"^[^\s/@\[\]]+\Z", description="a name or an address without a port")] = (
@@ -129,13 +131,15 @@ def check_project_settings(settings: Mapping[str, Any], file: str, user_file: st
     """Raise ``ConfigError`` if a project's file contains settings that belong into ``user_file``.
 
     A folder that was downloaded from somewhere must not decide where the API keys of the person working in it are sent,
-    or which machines can reach the proxy. So addresses and hosts beyond this machine, and the token, are allowed in the
+    or which machines can reach the proxy. The same goes for the words of their
+    conversations. So addresses and hosts beyond this machine, the token, and telemetry with content are allowed in the
     user's own file only.
     """
     for key, value in settings.items():
         is_remote_provider = key in PROVIDERS and not is_local_url(value)
         is_remote_host = key == "host" and not is_loopback_host(value)
-        if is_remote_provider or is_remote_host or key == SECRET_SETTING:
+        is_content_export = key == "telemetry_content" and value
+        if is_remote_provider or is_remote_host or is_content_export or key == SECRET_SETTING:
             problem = f"{file}: [proxy] {key} would lead beyond this machine, which a project's file may not say"
             raise ConfigError(f"{problem}; move the line to {user_file} if you want it")
 

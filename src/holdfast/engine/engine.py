@@ -74,6 +74,7 @@ class Engine:
         permits: int = DEFAULT_PERMITS,
         check: bool = True,
         telemetry: bool | None = None,
+        telemetry_content: bool | None = None,
     ) -> AsyncIterator[Engine]:
         """Open the store at ``place`` for sessions answered by ``upstream``.
 
@@ -87,6 +88,7 @@ class Engine:
 
         ``listen`` is a plain function that is called with every event. At most ``permits`` model calls run at once.
         ``telemetry`` switches OpenTelemetry's spans and metrics on or off; None leaves it to ``HOLDFAST_TELEMETRY``.
+        ``telemetry_content`` adds the words of requests and answers; None leaves it to ``HOLDFAST_TELEMETRY_CONTENT``.
 
         With ``check`` a request that breaks a rule of its API raises ``InvalidRequest`` before it is sent.
 
@@ -125,6 +127,7 @@ class Engine:
             ConfigError,
             permits=(permits, int),
             telemetry=(telemetry, bool | None),
+            telemetry_content=(telemetry_content, bool | None),
             model=(model, str),
             api=(api, str),
         )
@@ -149,7 +152,7 @@ class Engine:
             native_compaction=native,
             hooks=hooks,
             listener=listen,
-            telemetry=load_telemetry(telemetry),
+            telemetry=load_telemetry(telemetry, telemetry_content),
             permits=Permits(permits),
             check_mode="all" if check else "none",
             catalog=config.catalog,

@@ -27,6 +27,7 @@ from holdfast.state.plan import Plan
 from holdfast.state.target import PlanInputs, Target
 
 if TYPE_CHECKING:
+    from holdfast.telemetry.content import RecordedContent
     from holdfast.telemetry.session_spans import SessionSpans
 
 SESSION_REPAIRED = "session-repaired"
@@ -53,6 +54,8 @@ class SessionRuntime:
         """The requests that this runtime had answered, for telling why a later one missed the provider's cache."""
         self.spans: SessionSpans | None = None
         """The spans of the request or the compaction under way; None if there is none, or if nobody wants spans."""
+        self.recorded_content: RecordedContent | None = None
+        """What spans of earlier requests have of the words; None if no content is recorded."""
         self.is_answering = False
         """Whether an answer is on its way. Set in the worker together with the commit of the request, so that no user
         message can be appended between the two."""

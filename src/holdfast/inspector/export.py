@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from holdfast.inspector.charts import Overview, Piece, draw_bar, draw_overview
-from holdfast.inspector.masking import MaskText
 from holdfast.inspector.pages.sessions import SessionRow, make_row
 from holdfast.inspector.rendering import PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
+from holdfast.messages.text.masking import MaskText
 from holdfast.reports.describe import get_message_text_lines
 from holdfast.reports.request_view import HiddenMessages, RequestView, ShownMessage, build_request_view
 from holdfast.reports.timeline import TimelineRequest, iterate_request_states

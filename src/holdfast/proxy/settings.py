@@ -12,7 +12,14 @@ from holdfast.config.proxy import convert_proxy_setting
 from holdfast.errors import ConfigError
 from holdfast.planning.budget import MIN_REPORTED_BUDGET
 from holdfast.planning.pipeline import Policy
-from holdfast.telemetry.switch import FALSE_VALUES, TELEMETRY_VARIABLE, is_telemetry_wanted
+from holdfast.telemetry.switch import (
+    CONTENT_VARIABLE,
+    FALSE_VALUES,
+    STANDARD_CONTENT_VARIABLE,
+    TELEMETRY_VARIABLE,
+    is_content_wanted,
+    is_telemetry_wanted,
+)
 
 __all__ = ["BYPASS_VARIABLE", "TOKEN_VARIABLE", "Settings", "adapt_policy_to_proxy", "load_proxy_settings"]
 
@@ -37,6 +44,9 @@ def load_proxy_settings(
         if value is not None:
             options[name] = convert_proxy_setting(name, value, name)
     values = dict(configured) | _read_own_variables(environment) | options
+    # A variable or a file may say it for the times when telemetry is on; who gives the option wants it now.
+    if options.get("telemetry_content") and not values.get("telemetry"):
+        raise ConfigError("--telemetry-content adds to telemetry, which is off; give --telemetry too")
     # The address we listen at must be known first, to tell which variables point at ourselves.
     listener = Settings(**values)
     upstreams = _read_sdk_variables(environment, listener.host, listener.port)
@@ -64,6 +74,8 @@ def _read_own_variables(environment: Mapping[str, str]) -> dict[str, Any]:
         values["bypass"] = environment[BYPASS_VARIABLE].strip().lower() not in FALSE_VALUES
     if TELEMETRY_VARIABLE in environment:
         values["telemetry"] = is_telemetry_wanted(environment)
+    if CONTENT_VARIABLE in environment or STANDARD_CONTENT_VARIABLE in environment:
+        values["telemetry_content"] = is_content_wanted(environment)
     token = environment.get(TOKEN_VARIABLE)
     if token:
         values["token"] = convert_proxy_setting("token", token, TOKEN_VARIABLE)

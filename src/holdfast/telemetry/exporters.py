@@ -53,7 +53,9 @@ class _FirstProblem(logging.Handler):
 
 
 @contextmanager
-def open_exporters(environment: Mapping[str, str], report_problem: Callable[[str], object]) -> Iterator[Telemetry]:
+def open_exporters(
+    environment: Mapping[str, str], report_problem: Callable[[str], object], *, records_content: bool = False
+) -> Iterator[Telemetry]:
     """Yield what records spans and metrics, which go to the address in ``OTEL_EXPORTER_OTLP_ENDPOINT`` over HTTP.
 
     At the end of the block what is left is sent, for at most ``FLUSH_SECONDS``. ``report_problem`` is called once with
@@ -62,7 +64,7 @@ def open_exporters(environment: Mapping[str, str], report_problem: Callable[[str
     protocol that we do not have.
     """
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        yield Telemetry()
+        yield Telemetry(records_content=records_content)
         return
     _check_variables(environment)
     resource = _make_resource()
@@ -77,7 +79,7 @@ def open_exporters(environment: Mapping[str, str], report_problem: Callable[[str
     logger.addHandler(handler)
     logger.propagate = False
     try:
-        yield Telemetry(tracer_provider, meter_provider)
+        yield Telemetry(tracer_provider, meter_provider, records_content=records_content)
     finally:
         _call_within(FLUSH_SECONDS, tracer_provider.shutdown, meter_provider.shutdown)
         logger.propagate = True

@@ -12,6 +12,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.state.entries import Usage
 from holdfast.telemetry import conventions as names
+from holdfast.telemetry.content import describe_output
 
 if TYPE_CHECKING:
     from holdfast.telemetry.instruments import Instruments
@@ -32,9 +33,13 @@ class ModelCall:
         parent: Context | None,
         metric_attributes: dict[str, AttributeValue],
         started_at: int,
+        *,
+        records_content: bool = False,
     ) -> None:
         """``started_at`` is in nanoseconds since 1970; ``metric_attributes`` are those that all metrics get."""
         self.span = span
+        # A span that the sampler dropped costs nothing.
+        self.records_content = records_content and span.is_recording()
         self.context = set_span_in_context(span, parent)
         self._instruments = instruments
         self._metric_attributes = metric_attributes
@@ -63,7 +68,10 @@ class ModelCall:
             self._metric_attributes[names.RESPONSE_MODEL] = answer.model
         if answer.id:
             self.span.set_attribute(names.RESPONSE_ID, answer.id)
-        self.span.set_attribute(names.FINISH_REASONS, [answer.native_stop_reason or answer.stop_reason])
+        finish_reason = answer.native_stop_reason or answer.stop_reason
+        self.span.set_attribute(names.FINISH_REASONS, [finish_reason])
+        if self.records_content:
+            self.span.set_attributes(describe_output(answer.message, finish_reason))
         usage = answer.billed_usage or answer.usage
         if usage is None:
             return

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, get_current_span, set_span_in_context
 
 from holdfast import events
 from holdfast.events import Event
+from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.stages.cache_breakpoints import CREATION_RULES
 from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.providers.errors.report import OVERFLOW_KINDS
 from holdfast.state.plan import Plan
 from holdfast.telemetry import conventions as names
+from holdfast.telemetry.content import RecordedContent, describe_input
 from holdfast.telemetry.model_call import AttributeValue, ModelCall, mark_failed
 
 if TYPE_CHECKING:
@@ -71,6 +74,8 @@ class SessionSpans:
         self._counts: dict[str, int] = {}
         """Sums that become attributes of the request at its end, by attribute."""
         self._is_streaming = False
+        self.recorded_content: RecordedContent | None = None
+        """The content of the newest attempt; None if no content is recorded."""
         self.has_answer = False
         """Whether the request was answered."""
         self._is_overflow_avoided = False
@@ -110,6 +115,17 @@ class SessionSpans:
         self._set(names.WINDOW_TOKENS, plan.window)
         if plan.state.view.compaction is not None:
             self._set(names.CONVERSATION_COMPACTED, value=True)
+
+    def note_content(
+        self, messages: Sequence[SizedMessage], fields: Mapping[str, Any], recorded: RecordedContent | None
+    ) -> None:
+        """Note the words of what is sent next, without those that spans of earlier requests have (``recorded``).
+
+        ``fields`` are those of the request beside its messages. Nothing is noted unless somebody asked for content.
+        """
+        if self.call is not None and self.call.records_content:
+            attributes, self.recorded_content = describe_input(messages, fields, recorded or RecordedContent())
+            self.call.span.set_attributes(attributes)
 
     def note_streaming(self) -> None:
         """Note that the answer is to come as events."""

@@ -1,6 +1,7 @@
 """Records spans and metrics through OpenTelemetry's API; where they go is for whoever set up its SDK.
 
-No text of a conversation is recorded, nor of an error, which may quote one: names, kinds and numbers only.
+Names, kinds and numbers are recorded, and the words of requests and answers only where somebody asked for them. The
+text of an error is never recorded: it may quote a conversation without a mask.
 """
 
 from __future__ import annotations
@@ -50,8 +51,14 @@ class Telemetry:
     """Records what happens; by default with the providers that the program has set for its process."""
 
     def __init__(
-        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        records_content: bool = False,
     ) -> None:
+        """With ``records_content`` the spans of requests have the words that are new in them, and those of answers."""
+        self.records_content = records_content
         own_version = _find_own_version()
         self.tracer: Tracer = trace.get_tracer(_SCOPE, own_version, tracer_provider)
         self.meters = Instruments(metrics.get_meter(_SCOPE, own_version, meter_provider))
@@ -94,7 +101,7 @@ class Telemetry:
             attributes,
             start_time=started_at,
         )
-        return ModelCall(self.meters, span, parent, metric_attributes, started_at)
+        return ModelCall(self.meters, span, parent, metric_attributes, started_at, records_content=self.records_content)
 
     def start_session_spans(self, call: ModelCall | None = None) -> SessionSpans:
         """Start to put the events of a session into spans: below ``call``, or below the current span."""

@@ -97,7 +97,7 @@ def inspect_command(
 def _export_page(session: str | None, store: str | None, path: Path, *, mask: bool, as_json: bool) -> None:
     """Write the page of one session to ``path``, which must not exist."""
     from holdfast.inspector.export import export_session
-    from holdfast.inspector.masking import mask_secrets, mask_words
+    from holdfast.messages.text.masking import mask_secrets, mask_words
 
     if session is None:
         raise CommandError("--export writes one session; name it, or a recorded file")

@@ -120,7 +120,10 @@ def run_command(
         _print_note(why)
     # Logs of the proxy would be written across the client's screen.
     telemetry_problems: list[str] = []
-    with _silence_stderr(), export_telemetry(proxy.settings.telemetry, telemetry_problems.append) as telemetry:
+    exports = export_telemetry(
+        proxy.settings.telemetry, telemetry_problems.append, content=proxy.settings.telemetry_content
+    )
+    with _silence_stderr(), exports as telemetry:
         outcome = anyio.run(run_with_proxy, proxy, prepare, telemetry, backend_options=get_loop_options())
     if outcome.code == NOT_STARTED:
         _exit_proxy_failed(ctx, outcome, effective_settings.settings.port, client[0])

@@ -114,7 +114,10 @@ def serve_command(store: str | None, *, as_json: bool, **given: Any) -> None:
     # A plain relay records nothing, so it needs no store.
     if get_proxy_mode(effective_settings.settings, get_bypass_file(serving.store.url)) != "bypass":
         check_store_url(serving.store.url)
-    with export_telemetry(serving.settings.telemetry, _print_telemetry_problem) as telemetry:
+    settings = effective_settings.settings
+    with export_telemetry(
+        settings.telemetry, _print_telemetry_problem, content=settings.telemetry_content
+    ) as telemetry:
         health = anyio.run(_serve_proxy, serving, telemetry, backend_options=get_loop_options())
     if health is None:
         raise CommandInterrupted("ended at once: running answers were cut off, and nothing was left half-written")
@@ -201,9 +204,13 @@ async def _reload_on_hangup(
             # Clients know the old token, so it is kept until a restart.
             if effective_settings.settings.token != serving.settings.token:
                 notice += "; the new token takes effect at the next start"
-            if effective_settings.settings.telemetry != serving.settings.telemetry:
+            if _get_telemetry_switches(effective_settings.settings) != _get_telemetry_switches(serving.settings):
                 notice += "; telemetry is switched at the next start"
             _print_notice(notice)
+
+
+def _get_telemetry_switches(settings: Settings) -> tuple[bool, bool]:
+    return settings.telemetry, settings.telemetry_content
 
 
 # -- output ------------------------------------------------------------------------------------------------------

@@ -452,7 +452,7 @@ async def prepare_attempt(
         # After the check: what this server wants is no matter of the rules of its API.
         upstream_request = await apply_known_lessons(runtime, template.target, upstream, upstream_request)
     plan = prepared_request.plan
-    upstream_request = trace_attempt(runtime, upstream_request, plan)
+    upstream_request = trace_attempt(runtime, upstream_request, plan, sized_messages, template)
     runtime.emit_event(events.RequestStarted(runtime.key, len(sized_messages), plan.after, plan.window))
     return Attempt(
         upstream,

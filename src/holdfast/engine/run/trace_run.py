@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from holdfast.engine.request_template import RequestOptions
+from holdfast.engine.request_template import RequestOptions, RequestTemplate
 from holdfast.engine.session_runtime import SessionRuntime
 from holdfast.engine.upstream.upstream import UpstreamRequest, get_server_name
 from holdfast.errors import UpstreamError
@@ -57,15 +57,27 @@ def trace_run(
         raise
     finally:
         runtime.spans = None
+        runtime.recorded_content = spans.recorded_content or runtime.recorded_content
         spans.end()
 
 
-def trace_attempt(runtime: SessionRuntime, upstream_request: UpstreamRequest, plan: Plan) -> UpstreamRequest:
-    """Note what the run sends, and return ``upstream_request`` with headers that let its server continue the trace."""
+def trace_attempt(
+    runtime: SessionRuntime,
+    upstream_request: UpstreamRequest,
+    plan: Plan,
+    sized_messages: Sequence[SizedMessage],
+    template: RequestTemplate,
+) -> UpstreamRequest:
+    """Note what the run sends, and return ``upstream_request`` with headers that let its server continue the trace.
+
+    The request shows ``sized_messages``, in what ``template`` has around them.
+    """
     spans = runtime.spans
     if spans is None or spans.call is None:
         return upstream_request
     spans.note_plan(plan)
+    fields = template.fields if template.parsed_body is None else template.parsed_body.fields
+    spans.note_content(sized_messages, fields, runtime.recorded_content)
     if upstream_request.stream:
         spans.note_streaming()
     return replace(upstream_request, headers={**upstream_request.headers, **spans.call.make_headers()})

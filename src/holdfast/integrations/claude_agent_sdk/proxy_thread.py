@@ -78,5 +78,5 @@ class ProxyThread:
             stop=self._stop_event,
             loaded_configuration=self._configuration,
             on_event=self._listener,
-            telemetry=load_telemetry(self._settings.telemetry),
+            telemetry=load_telemetry(self._settings.telemetry, self._settings.telemetry_content),
         )

@@ -1,4 +1,4 @@
-"""Take secrets out of a page that is given to somebody else, or all words, with their length and their lines kept."""
+"""Take secrets out of a text that is given to somebody else, or all words, with their length and their lines kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 MaskText: TypeAlias = Callable[[str], str]
-"""Returns a text as a page may show it."""
+"""Returns a text as somebody else may see it."""
 _SECRET_PATTERNS = (
     # Keys that name themselves: OpenAI, Anthropic, GitHub, GitLab, Slack, Google, Amazon, Stripe, npm, Hugging Face.
     r"\bsk-[A-Za-z0-9_-]{16,}",
@@ -40,7 +40,7 @@ def mask_secrets(text: str) -> str:
     """Return ``text`` with a mark in place of each secret that is known by its form.
 
     Known are the keys of large providers, tokens, private keys, passwords in addresses, and what is assigned to a name
-    such as ``password``. Nobody can know all secrets: read a page before you give it away.
+    such as ``password``. Nobody can know all secrets: read what is left before you give it away.
     """
     return _SECRET.sub(_mask_match, text)
 
