@@ -243,5 +243,5 @@ def _encode_json(value: Any) -> str:
 
 
 def _replace_surrogates(text: str) -> str:
-    """Return ``text`` with a question mark in place of half a character, which no exporter can send."""
+    """Return ``text`` with a question mark in place of half of a surrogate pair, which no exporter can send."""
     return text.encode("utf-8", "replace").decode()

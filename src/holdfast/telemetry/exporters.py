@@ -47,9 +47,13 @@ class _FirstProblem(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report ``record`` if it is the first one."""
+        self.report_first(f"OpenTelemetry says: {record.getMessage()}")
+
+    def report_first(self, problem: str) -> None:
+        """Report ``problem`` if it is the first one."""
         report_problem, self._report_problem = self._report_problem, None
         if report_problem is not None:
-            report_problem(f"spans and metrics may be missing; OpenTelemetry says: {record.getMessage()}")
+            report_problem(f"spans and metrics may be missing; {problem}")
 
 
 @contextmanager
@@ -81,13 +85,14 @@ def open_exporters(
     try:
         yield Telemetry(tracer_provider, meter_provider, records_content=records_content)
     finally:
-        _call_within(FLUSH_SECONDS, tracer_provider.shutdown, meter_provider.shutdown)
+        if not _call_within(FLUSH_SECONDS, tracer_provider.shutdown, meter_provider.shutdown):
+            handler.report_first(f"what was not sent within {FLUSH_SECONDS:.0f} seconds of the end is lost")
         logger.propagate = True
         logger.removeHandler(handler)
 
 
-def _call_within(seconds: float, *calls: Callable[[], object]) -> None:
-    """Make ``calls`` at the same time, and return when all have ended or ``seconds`` have passed.
+def _call_within(seconds: float, *calls: Callable[[], object]) -> bool:
+    """Make ``calls`` at the same time, and return when all have ended or ``seconds`` have passed: whether all ended.
 
     What takes longer ends with the process.
     """
@@ -97,6 +102,7 @@ def _call_within(seconds: float, *calls: Callable[[], object]) -> None:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 def _make_resource() -> Resource:

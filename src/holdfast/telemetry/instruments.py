@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from opentelemetry.metrics import Meter
 
 from holdfast import events
 from holdfast.events import Event
 from holdfast.providers.errors.report import OVERFLOW_KINDS
 from holdfast.telemetry import conventions as names
+from holdfast.telemetry.safe_spans import AttributeValue
+
+# A client names the model, and may name another one with every request; a backend keeps each series for ever. The
+# number is the default limit of OpenTelemetry's specification, which its SDK for Python does not have yet.
+MAX_SERIES = 2_000
+"""Combinations of attributes that the metrics of requests tell apart."""
+_OVERFLOW_ATTRIBUTE = "otel.metric.overflow"
+"""The specification's attribute of the one series that has all requests beyond the limit."""
 
 
 class Instruments:
     """The instruments of all metrics."""
 
     def __init__(self, meter: Meter) -> None:
+        self._known_series: set[frozenset[tuple[str, AttributeValue]]] = set()
         self.duration = meter.create_histogram(
             "gen_ai.client.inference.duration",
             "s",
@@ -58,6 +69,15 @@ class Instruments:
         self.missed_tokens = meter.create_counter(
             "holdfast.cache_missed_tokens", "{token}", "Tokens that these requests had processed again, by cause."
         )
+
+    def limit_attributes(self, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
+        """Return ``attributes`` of a request, or those of the one series for all beyond ``MAX_SERIES``."""
+        series = frozenset(attributes.items())
+        if series not in self._known_series:
+            if len(self._known_series) >= MAX_SERIES:
+                return {_OVERFLOW_ATTRIBUTE: True}
+            self._known_series.add(series)
+        return dict(attributes)
 
     def count_event(self, event: Event) -> None:
         """Count ``event``."""

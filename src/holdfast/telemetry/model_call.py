@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import time_ns
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
@@ -13,11 +13,11 @@ from holdfast.providers.answers.parsed_answer import ParsedAnswer
 from holdfast.state.entries import Usage
 from holdfast.telemetry import conventions as names
 from holdfast.telemetry.content import describe_output
+from holdfast.telemetry.safe_spans import AttributeValue, clean_name, end_span
 
 if TYPE_CHECKING:
     from holdfast.telemetry.instruments import Instruments
 
-AttributeValue: TypeAlias = str | bool | int | float | list[str]
 PROPAGATOR = TraceContextTextMapPropagator()
 """Of the W3C's headers for traces alone: baggage may have the user's data, which a provider must not get."""
 _NANOSECONDS = 1e9
@@ -64,11 +64,12 @@ class ModelCall:
     def set_answer(self, answer: ParsedAnswer) -> None:
         """Note who answered, why the model stopped, and the tokens as the provider counted them."""
         if answer.model:
-            self.span.set_attribute(names.RESPONSE_MODEL, answer.model)
-            self._metric_attributes[names.RESPONSE_MODEL] = answer.model
+            model = clean_name(answer.model)
+            self.span.set_attribute(names.RESPONSE_MODEL, model)
+            self._metric_attributes[names.RESPONSE_MODEL] = model
         if answer.id:
-            self.span.set_attribute(names.RESPONSE_ID, answer.id)
-        finish_reason = answer.native_stop_reason or answer.stop_reason
+            self.span.set_attribute(names.RESPONSE_ID, clean_name(answer.id))
+        finish_reason = clean_name(answer.native_stop_reason or answer.stop_reason)
         self.span.set_attribute(names.FINISH_REASONS, [finish_reason])
         if self.records_content:
             self.span.set_attributes(describe_output(answer.message, finish_reason))
@@ -94,8 +95,8 @@ class ModelCall:
     def end(self) -> None:
         """End the span, and record its duration and tokens in the metrics."""
         ended_at = time_ns()
-        attributes = dict(self._metric_attributes)
         instruments, usage = self._instruments, self._usage
+        attributes = instruments.limit_attributes(self._metric_attributes)
         counted = {**attributes, names.TOKEN_MODALITY: names.COUNTED_MODALITY}
         # The first two also for a request without an answer, as the conventions want it.
         instruments.usage["input_tokens"].add(usage.input, counted, self.context)
@@ -114,7 +115,7 @@ class ModelCall:
         instruments.input_tokens.record(usage.input, attributes, self.context)
         instruments.output_tokens.record(usage.output, attributes, self.context)
         instruments.duration.record((ended_at - self._started_at) / _NANOSECONDS, attributes, self.context)
-        self.span.end(ended_at)
+        end_span(self.span, ended_at)
 
 
 def mark_failed(span: Span, kind: str) -> None:

@@ -19,11 +19,13 @@ from holdfast.providers.errors.report import OVERFLOW_KINDS
 from holdfast.state.plan import Plan
 from holdfast.telemetry import conventions as names
 from holdfast.telemetry.content import RecordedContent, describe_input
-from holdfast.telemetry.model_call import AttributeValue, ModelCall, mark_failed
+from holdfast.telemetry.model_call import ModelCall, mark_failed
+from holdfast.telemetry.safe_spans import AttributeValue, clean_name, end_span, start_span
 
 if TYPE_CHECKING:
     from holdfast.telemetry.telemetry import Telemetry
 
+_COMPACTION_SPAN = "holdfast.compact"
 _WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 _EDIT_COUNTS = {"spill": names.SPILLED, "prune": names.PRUNED}
 """Attributes that count the edits of a rule; those of all other rules are counted together."""
@@ -156,7 +158,7 @@ class SessionSpans:
         """End the compaction that is still under way, if there is one, and the request to a model."""
         if self._compaction is not None:
             mark_failed(self._compaction, "cancelled")
-            self._compaction.end()
+            end_span(self._compaction)
             self._compaction = None
         for name, count in self._counts.items():
             self._set(name, count)
@@ -179,17 +181,17 @@ class SessionSpans:
     def _start_compaction(self, event: events.CompactionStarted) -> None:
         attributes = {names.COMPACTION_TRIGGER: event.trigger, names.COMPACTION_AUTHOR: event.author}
         if self._compaction is not None:
-            self._compaction.end()
-        self._compaction = self._telemetry.tracer.start_span("holdfast.compact", self._context, attributes=attributes)
+            end_span(self._compaction)
+        self._compaction = start_span(self._telemetry.tracer, _COMPACTION_SPAN, self._context, attributes=attributes)
 
     def _end_compaction(self, event: events.CompactionEnded) -> None:
         # After a summary that failed, an extract is made, which has no beginning of its own.
-        compaction = self._compaction or self._telemetry.tracer.start_span(
-            "holdfast.compact", self._context, start_time=self._compaction_start
+        compaction = self._compaction or start_span(
+            self._telemetry.tracer, _COMPACTION_SPAN, self._context, start_time=self._compaction_start
         )
         self._compaction = None
         self._compaction_start = time_ns()
-        compaction.set_attribute(names.CONVERSATION_ID, event.session)
+        compaction.set_attribute(names.CONVERSATION_ID, clean_name(event.session))
         compaction.set_attribute(names.COMPACTION_OUTCOME, event.outcome)
         compaction.set_attribute(names.COMPACTION_AUTHOR, event.author)
         compaction.set_attribute(names.TOKENS_BEFORE, event.tokens_before)
@@ -203,7 +205,7 @@ class SessionSpans:
             self._is_overflow_avoided = True
         elif event.outcome != "nothing_to_compact":
             mark_failed(compaction, event.outcome)
-        compaction.end()
+        end_span(compaction)
 
 
 def describe_event(event: Event) -> tuple[str, dict[str, AttributeValue]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError
@@ -21,6 +22,8 @@ STANDARD_CONTENT_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 # Events alone, as EVENT_ONLY asks for them, are not among what we have; an unknown word must not give away content.
 _STANDARD_CONTENT_VALUES = frozenset({"true", "span_only", "span_and_event"})
 """Values of the standard variable that ask for content on spans, in lower case; ``true`` is from before the others."""
+MIN_VERSION = (1, 39)
+"""The oldest OpenTelemetry that works, as the extra ``otel`` has it."""
 FALSE_VALUES = frozenset({"", "0", "false", "no", "off"})
 """Values of a variable that switch off what it names, in lower case."""
 
@@ -74,6 +77,18 @@ def export_telemetry(
 
 @contextmanager
 def _explain_missing_package() -> Iterator[None]:
+    """Raise ``ConfigError`` if what is imported in the block is missing or too old."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    # Without its metadata the package may still be there, and its import says whether it is.
+    with suppress(PackageNotFoundError):
+        found_version = version("opentelemetry-api")
+        if tuple(map(int, re.findall(r"\d+", found_version)[:2])) < MIN_VERSION:
+            oldest = ".".join(map(str, MIN_VERSION))
+            raise ConfigError(
+                f"telemetry is switched on, but opentelemetry-api {found_version} is too old: Holdfast needs "
+                f"{oldest} or newer; upgrade it with pip install --upgrade 'holdfast[otel]', or switch telemetry off"
+            )
     try:
         yield
     except ImportError as error:

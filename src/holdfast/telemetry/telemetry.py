@@ -22,7 +22,8 @@ from holdfast.events import Event
 from holdfast.state.plan import Plan
 from holdfast.telemetry import conventions as names
 from holdfast.telemetry.instruments import Instruments
-from holdfast.telemetry.model_call import PROPAGATOR, AttributeValue, ModelCall, mark_failed
+from holdfast.telemetry.model_call import PROPAGATOR, ModelCall, mark_failed
+from holdfast.telemetry.safe_spans import AttributeValue, clean_name, end_span, start_span
 from holdfast.telemetry.session_spans import SessionSpans, describe_event
 
 _SCOPE = "holdfast"
@@ -87,20 +88,16 @@ class Telemetry:
             **names.describe_server(address),
         }
         if model:
+            model = clean_name(model)
             attributes[names.REQUEST_MODEL] = model
         metric_attributes = dict(attributes)
         if session:
-            attributes[names.CONVERSATION_ID] = session
+            attributes[names.CONVERSATION_ID] = clean_name(session)
         if is_streaming:
             attributes[names.REQUEST_STREAM] = True
         started_at = time_ns()
-        span = self.tracer.start_span(
-            f"{operation} {model}".rstrip(),
-            parent,
-            SpanKind.CLIENT,
-            attributes,
-            start_time=started_at,
-        )
+        name = f"{operation} {model}".rstrip()
+        span = start_span(self.tracer, name, parent, SpanKind.CLIENT, attributes, started_at)
         return ModelCall(self.meters, span, parent, metric_attributes, started_at, records_content=self.records_content)
 
     def start_session_spans(self, call: ModelCall | None = None) -> SessionSpans:
@@ -139,9 +136,9 @@ class Telemetry:
     @contextmanager
     def trace_planning(self, session: str, model: str) -> Iterator[SessionSpans]:
         """Make a span of the block the current one: what an agent's framework sends next is decided in it."""
-        attributes: dict[str, AttributeValue] = {names.CONVERSATION_ID: session}
+        attributes: dict[str, AttributeValue] = {names.CONVERSATION_ID: clean_name(session)}
         if model:
-            attributes[names.REQUEST_MODEL] = model
+            attributes[names.REQUEST_MODEL] = clean_name(model)
         with self._start_current_span("holdfast.plan", SpanKind.INTERNAL, attributes) as span:
             spans = SessionSpans(self, context.get_current(), span)
             try:
@@ -174,14 +171,15 @@ class Telemetry:
         parent: Context | None = None,
     ) -> Iterator[Span]:
         """Make a span of the block the current one; of an error only the class is recorded, its text may quote."""
-        with self.tracer.start_as_current_span(
-            name, parent, kind, attributes, record_exception=False, set_status_on_exception=False
-        ) as span:
-            try:
+        span = start_span(self.tracer, name, parent, kind, attributes)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
-            except BaseException as error:
-                mark_failed(span, type(error).__name__)
-                raise
+        except BaseException as error:
+            mark_failed(span, type(error).__name__)
+            raise
+        finally:
+            end_span(span)
 
 
 def _find_own_version() -> str:
