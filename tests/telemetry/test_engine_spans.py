@@ -212,6 +212,8 @@ def test_failed_request_says_the_kind_of_its_error(recording):
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
     [duration] = recording.read_metrics()["gen_ai.client.inference.duration"]
     assert duration.attributes["error.type"] == span.attributes["error.type"] == "auth"
+    assert span.attributes["gen_ai.response.finish_reasons"] == ("error",)
+    assert "gen_ai.client.inference.time_to_first_chunk" not in recording.read_metrics()
     assert recording.sum_counter("gen_ai.client.inference.usage.input_tokens") == 0
 
 
@@ -277,7 +279,12 @@ def test_caller_that_leaves_early_ends_the_span_as_cancelled(recording):
                 break
 
     run_session(recording, make_upstream(ScriptedAnswer("kelp " * 500)), leave_early)
-    assert recording.find_span(SPAN).attributes["error.type"] == "cancelled"
+    span = recording.find_span(SPAN)
+    assert span.attributes["error.type"] == "cancelled"
+    assert span.attributes["gen_ai.response.finish_reasons"] == ("error",)
+    [first_chunk] = recording.read_metrics()["gen_ai.client.inference.time_to_first_chunk"]
+    assert first_chunk.sum == span.attributes["gen_ai.response.time_to_first_chunk"]
+    assert tuple(first_chunk.explicit_bounds) == DURATION_BUCKETS
 
 
 def test_requests_at_the_same_time_keep_their_spans_apart(recording):

@@ -42,7 +42,7 @@ HTTP_ROUTE = "http.route"
 HTTP_STATUS = "http.response.status_code"
 
 DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Bounds in seconds that the conventions recommend for the duration of a request."""
+"""Bounds in seconds that the conventions recommend for durations of a request."""
 TOKEN_BUCKETS = tuple(4**power for power in range(14))
 """Bounds that the conventions recommend for the tokens of a request: 1, 4, 16, … 67,108,864."""
 

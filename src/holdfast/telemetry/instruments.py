@@ -31,6 +31,12 @@ class Instruments:
             "GenAI client inference operation duration.",
             explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS,
         )
+        self.time_to_first_chunk = meter.create_histogram(
+            "gen_ai.client.inference.time_to_first_chunk",
+            "s",
+            "Time from sending a request to the first chunk of its streamed answer.",
+            explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS,
+        )
         self.input_tokens, self.output_tokens = (
             meter.create_histogram(
                 f"gen_ai.client.inference.operation.{kind}_tokens",

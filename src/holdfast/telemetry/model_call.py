@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PROPAGATOR = TraceContextTextMapPropagator()
 """Of the W3C's headers for traces alone: baggage may have the user's data, which a provider must not get."""
 _NANOSECONDS = 1e9
+_NO_FINISH_REASON = "error"
+"""The conventions' word for a generation that ended before its reason came: it failed, or was cut off or cancelled."""
 
 
 class ModelCall:
@@ -46,7 +48,8 @@ class ModelCall:
         self._started_at = started_at
         self._usage = Usage()
         self._error_kind = ""
-        self._has_chunk = False
+        self._first_chunk_seconds: float | None = None
+        self._has_answer = False
 
     def make_headers(self) -> dict[str, str]:
         """Return the headers that make the server's spans children of this one; none if nobody records it."""
@@ -56,13 +59,13 @@ class ModelCall:
 
     def note_first_chunk(self) -> None:
         """Note when the first piece of a streamed answer came; later pieces change nothing."""
-        if not self._has_chunk:
-            self._has_chunk = True
-            seconds = (time_ns() - self._started_at) / _NANOSECONDS
-            self.span.set_attribute(names.TIME_TO_FIRST_CHUNK, seconds)
+        if self._first_chunk_seconds is None:
+            self._first_chunk_seconds = (time_ns() - self._started_at) / _NANOSECONDS
+            self.span.set_attribute(names.TIME_TO_FIRST_CHUNK, self._first_chunk_seconds)
 
     def set_answer(self, answer: ParsedAnswer) -> None:
         """Note who answered, why the model stopped, and the tokens as the provider counted them."""
+        self._has_answer = True
         if answer.model:
             model = clean_name(answer.model)
             self.span.set_attribute(names.RESPONSE_MODEL, model)
@@ -109,8 +112,12 @@ class ModelCall:
         for name, tokens in details.items():
             if tokens:
                 instruments.usage[name].add(tokens, counted, self.context)
+        if self._first_chunk_seconds is not None:
+            instruments.time_to_first_chunk.record(self._first_chunk_seconds, attributes, self.context)
         if self._error_kind:
             mark_failed(self.span, self._error_kind)
+            if not self._has_answer:
+                self.span.set_attribute(names.FINISH_REASONS, [_NO_FINISH_REASON])
             attributes[names.ERROR_TYPE] = self._error_kind
         instruments.input_tokens.record(usage.input, attributes, self.context)
         instruments.output_tokens.record(usage.output, attributes, self.context)
