@@ -359,6 +359,15 @@ def test_times_outside_the_calendar_are_unknown(time_ms):
     assert find_day(time_ms, None) is None
 
 
+@given(st.dates() | st.sampled_from([date.min, date.max]), st.integers(-(2**62), 2**62))
+def test_every_day_of_the_calendar_can_be_a_bound(day, time_ms):
+    """The first and the last day of the calendar are bounds like all others, for any time of a session."""
+    info = SessionInfo("one", updated_at=time_ms)
+    changed = find_day(time_ms, UTC)
+    is_possible = CallFilter(since=day, until=day, time_zone=UTC).can_have_calls(info)
+    assert is_possible == (changed is None or changed.toordinal() + 1 >= day.toordinal())
+
+
 def test_groups_are_sorted_newest_or_dearest_first(configuration):
     """Days run backwards; models with more cost come first, and what the log does not name is the last."""
     store = MemoryStore()

@@ -132,8 +132,11 @@ class CallFilter(Struct, frozen=True):
         if not self.sessions.matches_session(info):
             return False
         changed = find_day(info.updated_at, self.time_zone)
-        # A session's last change is never before its last call; one day more for clocks that differ.
-        return self.since is None or changed is None or changed >= self.since - timedelta(days=1)
+        if self.since is None or changed is None:
+            return True
+        # A session's last change is never before its last call; one day more for clocks that differ. As a difference,
+        # since the calendar has no day before its first.
+        return (self.since - changed).days <= 1
 
 
 def find_day(time_ms: int | None, time_zone: tzinfo | None) -> date | None:

@@ -216,6 +216,12 @@ def test_a_damaged_session_is_named_and_the_others_are_shown(run, two_sessions, 
     assert "left out, since it cannot be read: other" in result.stdout
     assert EXAMPLE_KEY[:8] in result.stdout
     assert [left_out["session"] for left_out in ask(run, "--by", "day")["left_out"]] == ["other"]
+    result = run("stats")
+    assert result.exit_code == 0
+    assert "left out, since it cannot be read: other" in result.stdout
+    accounts = ask(run)
+    assert [account["session"] for account in accounts["sessions"]] == [EXAMPLE_KEY]
+    assert [left_out["session"] for left_out in accounts["left_out"]] == ["other"]
     listed = run("ls", "--model", "*")
     assert "left out, since it cannot be read: other" in listed.stderr
     assert EXAMPLE_KEY[:8] in listed.stdout

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from holdfast.cli.output.terminal import make_console, print_wrapped
+from holdfast.cli.output.terminal import DEFAULT_WIDTH, make_console, print_wrapped
 from holdfast.state.entries import AnswerEntry, Entry, RequestEntry, Usage
 from holdfast.store.open_store import open_store
 
@@ -50,6 +50,16 @@ def test_print_wrapped_indents_continuation_lines(capsys, monkeypatch):
     assert all(line.startswith("    word") and len(line) <= 40 for line in other_lines)
     print_wrapped(make_console(), Text("  short"))
     assert capsys.readouterr().out == "  short\n"
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "-5", "wide", ""])
+def test_a_width_that_is_none_leaves_the_usual_one(capsys, monkeypatch, columns):
+    """``COLUMNS`` with no number above 0 counts as not set; with a 0 nothing at all used to be printed."""
+    monkeypatch.setenv("COLUMNS", columns)
+    console = make_console()
+    assert console.width == DEFAULT_WIDTH
+    console.print("kelp")
+    assert capsys.readouterr().out == "kelp\n"
 
 
 def test_context_wraps_the_plan_without_cutting_numbers(recorded_output, run, reduced_session):

@@ -26,7 +26,7 @@ from holdfast.cli.output.terminal import (
     print_table,
     print_wrapped,
 )
-from holdfast.errors import StoreLocked
+from holdfast.errors import HoldfastError, StoreLocked
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.account import (
@@ -40,7 +40,15 @@ from holdfast.reports.dry_run import PolicyForecast, describe_forecast, forecast
 from holdfast.reports.history import SHORT_ID
 from holdfast.reports.request_size import TargetCache, format_tokens
 from holdfast.reports.session_savings import compute_savings_of_entries, load_session_savings
-from holdfast.reports.usage_groups import GROUP_KINDS, CallFilter, GroupKind, UsageReader, UsageReport, UsageTotal
+from holdfast.reports.usage_groups import (
+    GROUP_KINDS,
+    CallFilter,
+    GroupKind,
+    LeftOutSession,
+    UsageReader,
+    UsageReport,
+    UsageTotal,
+)
 from holdfast.state.cache_misses import UNREPORTED
 from holdfast.store.base import SessionInfo, SessionStore
 
@@ -221,7 +229,7 @@ def _render_report(usage_view: _UsageView, report: UsageReport, limit: int, widt
 
     if report.groups:
         return render_usage(report, limit, width)
-    lines = [Text(line) for line in list_left_out_lines(report)]
+    lines = [Text(line) for line in list_left_out_lines(report.left_out)]
     if usage_view.chosen.has_any:
         lines.append(Text("no request matches; holdfast stats --by model, project or tool lists what there is"))
     else:
@@ -261,23 +269,40 @@ def _encode_usage_total(total: UsageTotal) -> dict[str, Any]:
 
 
 def _run_for_all_sessions(store: str | None, limit: int | None, *, as_json: bool) -> None:
+    from holdfast.cli.reports.usage_table import list_left_out_lines
+
     configuration = config.load_configuration()
     with open_named_store(store, readonly=True) as there, ProgressBar(is_wanted=not as_json) as waiting:
         infos = there.list_sessions()
         places = TargetCache(configuration)
         accounts = []
+        left_out: list[LeftOutSession] = []
         for info in waiting.track_items("sessions", infos):
-            accounts.append(load_session_savings(there, info, configuration.catalog, places))
+            try:
+                accounts.append(load_session_savings(there, info, configuration.catalog, places))
+            except StoreLocked:
+                raise
+            except HoldfastError as error:
+                left_out.append(LeftOutSession(info.key, str(error)))
         total = sum_savings(accounts)
-    why = "" if accounts else describe_missing_store(store)
+    why = "" if infos else describe_missing_store(store)
     if why:
         click.echo(why, err=True)
     if as_json:
-        print_json({"sessions": [*map(_encode_account, accounts[:limit])], "all": _encode_account(total)})
+        print_json(
+            {
+                "sessions": [*map(_encode_account, accounts[:limit])],
+                "all": _encode_account(total),
+                "left_out": msgspec.to_builtins(left_out),
+            }
+        )
     elif not why:
         limit = limit or DEFAULT_STATS_LIMIT
-        _print_accounts(accounts[:limit], total)
+        if accounts or not left_out:
+            _print_accounts(accounts[:limit], total)
         print_more_hint(len(accounts[limit:]), "session", "--limit")
+        for line in list_left_out_lines(left_out):
+            click.echo(line)
 
 
 def _run_for_session(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock, Timer
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -111,9 +112,19 @@ def make_console(*, stderr: bool = False) -> Console:
             raise  # noqa: PLE0704  rich would exit here; errors are reported in one place
 
     stream = (sys.stderr if stderr else sys.stdout) or io.StringIO()  # a closed stream is None
+    return Console(file=stream, width=_find_width(stream), markup=False, highlight=False, emoji=False, soft_wrap=False)
+
+
+def _find_width(stream: IO[str]) -> int | None:
+    """Return the width of a console for ``stream`` in columns, or None to leave it to rich."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return None
+    if stream.isatty():
+        # rich takes a 0 in COLUMNS, which some terminals set before they know better, and prints nothing.
+        return shutil.get_terminal_size().columns if columns else None
     # rich assumes 80 columns for files and pipes, which cuts tables that a wide terminal would show.
-    width = None if stream.isatty() or os.environ.get("COLUMNS") else DEFAULT_WIDTH
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    return DEFAULT_WIDTH
 
 
 def has_colors(console: Console) -> bool:

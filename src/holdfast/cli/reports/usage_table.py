@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.describe import shorten_session_keys
 from holdfast.reports.request_size import format_tokens
-from holdfast.reports.usage_groups import UsageReport, UsageTotal
+from holdfast.reports.usage_groups import LeftOutSession, UsageReport, UsageTotal
 
 MAX_NAME_WIDTH = 32
 """Columns that a name may take before figures are left out for it; a longer one goes on in the next line. Chosen by
@@ -143,17 +143,17 @@ def _list_remarks(report: UsageReport, shown_indexes: list[int]) -> list[str]:
         remarks.append(f"dollars leave out {calls} of models without a known price (set one in holdfast.toml)")
     if total.answers_without_usage:
         remarks.append(f"{format_count(total.answers_without_usage, 'answer')} without usage not included")
-    remarks += list_left_out_lines(report)
+    remarks += list_left_out_lines(report.left_out)
     hidden = [column.heading for at, column in enumerate(COLUMNS, 1) if at not in shown_indexes]
     if hidden:
         remarks.append(f"hidden columns (use a wider terminal, or --json): {', '.join(hidden)}")
     return remarks
 
 
-def list_left_out_lines(report: UsageReport) -> list[str]:
+def list_left_out_lines(sessions: Iterable[LeftOutSession]) -> list[str]:
     """Return a line for each session that could not be read."""
     lines = []
-    for left_out in report.left_out:
+    for left_out in sessions:
         session = clean_single_line(left_out.session)
         lines.append(f"left out, since it cannot be read: {session} ({clean_single_line(left_out.reason, 200)})")
     return lines
