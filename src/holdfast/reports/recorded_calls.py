@@ -88,7 +88,7 @@ class _PathMessage(Struct, frozen=True):
     previous: _PathMessage | None
 
 
-class _SentRequest(Struct):
+class _SentRequest(Struct, gc=False):
     """A request, and when it was answered."""
 
     api: str
@@ -98,7 +98,7 @@ class _SentRequest(Struct):
     answered_ms: int | None = None
 
 
-class _PathState(Struct, frozen=True):
+class _PathState(Struct, frozen=True, gc=False):
     """What the path to an entry says of the next call."""
 
     message: _PathMessage | None = None

@@ -23,12 +23,17 @@ class LazyBody(Struct, frozen=True):
 
 
 class LazyEntry(Struct, frozen=True):
-    """An entry without its body, and a function that reads the body."""
+    """An entry without its body, and a function that reads the body.
+
+    A long log has tens of thousands of these, so those of one session share their function: fewer objects for the
+    garbage collector to go through.
+    """
 
     id: str
     parent: str | None
     body_type: type[Struct]
-    read_body: Callable[[], EntryBody]
+    read_body: Callable[[str], EntryBody]
+    """Returns the body of the entry with the given id."""
     seq: int = 0
     time_ms: int | None = None
     tokens: int = 0
@@ -36,7 +41,7 @@ class LazyEntry(Struct, frozen=True):
 
     def load(self) -> Entry:
         """Return the whole entry. It is read anew at each call."""
-        return Entry(self.id, self.parent, self.read_body(), self.seq, self.time_ms)
+        return Entry(self.id, self.parent, self.read_body(self.id), self.seq, self.time_ms)
 
 
 class LazyEntries(Sequence[Entry]):

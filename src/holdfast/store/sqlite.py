@@ -297,10 +297,9 @@ class SqliteStore(TreeStore):
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
         headers = []
         rows = self._file.db.execute(_SELECT_HEADERS, (key,))
+        read_body = partial(self._read_body, key)
         for entry_id, parent, kind, seq, at, tokens in rows:
-            body_type = get_entry_body_type(kind)
-            read_body = partial(self._read_body, key, entry_id)
-            headers.append(LazyEntry(entry_id, parent, body_type, read_body, seq, at, tokens))
+            headers.append(LazyEntry(entry_id, parent, get_entry_body_type(kind), read_body, seq, at, tokens))
         # Two ways to read: one entry by its id, or all in order, in far fewer statements.
         return LazyEntries(headers, partial(self._iter_in_order, key))
 

@@ -77,7 +77,8 @@ class RecordingBuilder:
         body_type: type
         if isinstance(body, LazyBody):
             body_type = body.body_type
-            self.entries.append(LazyEntry(entry_id, parent, body.body_type, body.read_body, seq, at))
+            read_body = body.read_body
+            self.entries.append(LazyEntry(entry_id, parent, body.body_type, lambda _id: read_body(), seq, at))
         else:
             body_type = type(body)
             self.entries.append(Entry(entry_id, parent, body, seq, at))
