@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed (pip install 'holdfast[otel]')")
 
 from opentelemetry.trace import SpanKind, StatusCode
+from telemetry_recording import Recording
 
 from holdfast.proxy.http.client_request import ClientRequest
 from holdfast.proxy.server import open_proxy
@@ -208,3 +209,54 @@ def test_client_that_leaves_a_relayed_answer_ends_its_span_as_cancelled(recordin
 
     anyio.run(run_scenario)
     assert recording.find_span("chat").attributes["error.type"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/messages", {"max_tokens": 99, "system": "You grow kelp."}),
+        ("/v1/messages", {"max_tokens": 99, "system": "You grow kelp.", "stream": True}),
+        ("/v1/responses", {"instructions": "You grow kelp."}),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"observe": True}])
+def test_words_are_on_the_span_of_a_request_if_asked_for(path, fields, settings):
+    """A managed and an observed request have what was said and answered, streamed or not; the proxy has nothing."""
+    recording = Recording(records_content=True)
+    turns = [{"role": "user", "content": "Hello"}]
+    body = {"model": MODEL, "input" if "responses" in path else "messages": turns, **fields}
+    response, _ = send(recording, path, body, **settings)
+    assert response.status_code == 200
+    attributes = recording.find_span(SPAN).attributes
+    [said] = json.loads(attributes["gen_ai.input.messages"])
+    assert said == {"role": "user", "parts": [{"type": "text", "content": "Hello"}]}
+    [answer] = json.loads(attributes["gen_ai.output.messages"])
+    assert answer["role"] == "assistant"
+    assert answer["parts"][0]["content"] in response.text
+    assert json.loads(attributes["gen_ai.system_instructions"]) == [{"type": "text", "content": "You grow kelp."}]
+    assert not [name for name in recording.find_span(f"POST {path}").attributes if "content" in name]
+
+
+def test_request_that_nobody_reads_has_no_words():
+    """A plain relay decodes no body for the sake of a span."""
+    recording = Recording(records_content=True)
+    send(recording, bypass=True)
+    assert not [name for name in recording.find_span("chat").attributes if "messages" in name]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"traceparent": "00-zz"},
+        {"traceparent": f"00-{'0' * 32}-{'0' * 16}-01"},
+        {"traceparent": f"ff-{TRACE_ID}-{CLIENT_SPAN_ID}-01"},
+        {"traceparent": f"00-{TRACE_ID}-{CLIENT_SPAN_ID}-01", "tracestate": "=,;," * 2_000},
+        {"tracestate": "congo=1"},
+    ],
+)
+def test_trace_headers_that_are_wrong_fail_no_request(recording, headers):
+    """What a client sends as its trace may be anything: the provider gets a valid header all the same."""
+    response, [sent] = send(recording, headers=headers)
+    assert response.status_code == 200
+    call = recording.find_span(SPAN)
+    assert get_sent_parent(sent) == (f"{call.context.trace_id:032x}", f"{call.context.span_id:016x}")

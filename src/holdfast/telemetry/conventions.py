@@ -2,7 +2,8 @@
 
 The conventions are those of github.com/open-telemetry/semantic-conventions-genai, v0.1.0, the first release since they
 left github.com/open-telemetry/semantic-conventions (whose package for Python calls all of its own deprecated). All are
-in development, so a later release may rename them. No schema URL is known for them, so none is sent.
+in development, so a later release may rename them. Their README names the schema URL
+https://opentelemetry.io/schemas/gen-ai/1.42.0, which is of no release, so none is sent.
 """
 
 from __future__ import annotations
