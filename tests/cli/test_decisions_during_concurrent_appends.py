@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from sample_entries import SAMPLE_KEY
 
-from holdfast.cli.commands.undo import undo_decisions
 from holdfast.cli.reports.compact_session import compact_session
 from holdfast.config import get_target
 from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
+from holdfast.reports.decision_undo import change_decisions
 from holdfast.reports.history import load_branch_history
 from holdfast.reports.next_plan import record_next_plan
 from holdfast.state.entries import Entry, MessageEntry
@@ -43,7 +43,7 @@ class BusyStore(MemoryStore):
         lambda store: record_next_plan(
             store, SAMPLE_KEY, load_branch_history(store, SAMPLE_KEY), TARGET, Policy(), FORCED
         )[0].entry_ids[-1],
-        lambda store: undo_decisions(store, store.get_session(SAMPLE_KEY)).decision.id,
+        lambda store: change_decisions(store, store.get_session(SAMPLE_KEY)).decision.id,
     ],
     ids=["compact", "context --record", "undo"],
 )

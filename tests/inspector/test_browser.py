@@ -147,14 +147,19 @@ def test_keys_lead_through_the_pages(chromium, inspected):
     page.context.close()
 
 
-def test_a_decision_is_undone_by_clicking(chromium, inspected):
-    """The button asks once, and then the compaction is undone."""
+def test_a_decision_is_undone_and_restored_by_clicking(chromium, inspected):
+    """A page asks, the compaction is undone, and the same way it is put in force again."""
     page, _ = open_page(chromium, inspected, "message")
     page.get_by_text("undo…").click()
+    page.get_by_role("heading", name="Undo this decision?").wait_for()
+    assert [found["id"] for found in axe.Axe().run(page).response["violations"]] == []
     page.get_by_role("button", name="Undo this decision").click()
-    page.wait_for_url("**/session?*")
-    state = inspected.source.store.open_state("long")
-    assert state.view.compaction is None
+    page.wait_for_url("**/message?*")
+    assert inspected.source.store.open_state("long").view.compaction is None
+    page.get_by_text("restore…").click()
+    page.get_by_role("button", name="Restore this decision").click()
+    page.wait_for_url("**/message?*")
+    assert inspected.source.store.open_state("long").view.compaction is not None
     assert any(isinstance(entry.body, CompactionEntry) for entry in inspected.source.store.read_path("long"))
     page.context.close()
 

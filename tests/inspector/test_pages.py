@@ -8,13 +8,16 @@ from html.parser import HTMLParser
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from served_inspector import MODEL, RULE, say, serve, write_session
+from served_inspector import MODEL, RULE, make_long_session, say, serve, write_session
 
+from holdfast.errors import StoreReadOnly
 from holdfast.inspector.rendering import PageWriter, show_invisible
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.state.entries import AnswerEntry, CompactionEntry, RequestEntry, RevokeEntry, Usage
+from holdfast.reports.history import list_message_visibility
+from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, RequestEntry, RevokeEntry, Usage
+from holdfast.state.view import build_projection
 from holdfast.store.open_store import open_store
 
 HOSTILE_TEXTS = (
@@ -230,47 +233,126 @@ def test_pages_are_for_this_machine_alone(inspected, headers, status):
     assert inspected.request("/", **headers).status == status
 
 
-def send_undo(inspected, decision, token=None, **headers):
+def find_compaction(inspected):
+    """Return the entry of the session's one compaction."""
+    return next(entry for entry in inspected.source.store.read_path("long") if isinstance(entry.body, CompactionEntry))
+
+
+def send_undo(inspected, decision, token=None, *, restore="", message="", **headers):
     """Send the form of an undo; return the answer."""
     if token is None:
-        token = re.search(r'name="token" value="([^"]+)"', inspected.get("message", session="long", id=0))[1]
-    body = urlencode({"session": "long", "decision": decision, "token": token})
+        page = inspected.request(f"/undo?session=long&decision={decision}&restore={restore}").text
+        found = re.search(r'name="token" value="([^"]+)"', page)
+        # A page that is no form has no token; the one of another form is as good.
+        token = found[1] if found else read_form_token(inspected)
+    body = urlencode({"session": "long", "decision": decision, "token": token, "restore": restore, "message": message})
     return inspected.request("/undo", method="POST", body=body, **headers)
 
 
-def test_a_decision_is_undone_from_its_page(inspected):
-    """The compaction that hides a message is revoked in the log, and the message is shown again."""
-    compaction = next(
-        entry for entry in inspected.source.store.read_path("long") if isinstance(entry.body, CompactionEntry)
-    )
-    assert send_undo(inspected, compaction.id).status == 303
-    newest = inspected.source.store.read_path("long")[-1]
-    assert newest.body == RevokeEntry(compaction.id)
+def read_form_token(inspected):
+    """Return the token of the inspector's forms."""
+    edit = next(entry for entry in inspected.source.store.read_path("long") if isinstance(entry.body, DecisionEntry))
+    return re.search(r'name="token" value="([^"]+)"', inspected.get("undo", session="long", decision=edit.id))[1]
+
+
+def test_a_decision_is_undone_and_restored_from_its_page(inspected):
+    """The compaction that hides a message is revoked in the log and shown again, and restored: hidden as before."""
+    compaction = find_compaction(inspected)
+    shown_before = build_projection(inspected.source.store.open_state("long"))
+    answer = send_undo(inspected, compaction.id, message="0")
+    assert (answer.status, answer.headers["location"]) == (303, "/message?session=long&id=0")
+    assert inspected.source.store.read_path("long")[-1].body == RevokeEntry(compaction.id)
     text = inspected.get("message", session="long", id=0)
     assert "The next request shows it in full." in text
     assert "the decision was undone" in text
-    # Once more is an error with a page, and changes nothing.
-    assert send_undo(inspected, compaction.id, token="wrong").status == 403
+    assert "restore…" in text
+
+    assert send_undo(inspected, compaction.id, restore="1").headers["location"] == "/session?id=long"
+    assert inspected.source.store.read_path("long")[-1].body == RevokeEntry(compaction.id, is_restored=True)
+    text = inspected.get("message", session="long", id=0)
+    assert "The next request does not show it." in text
+    assert "the decision is in force again" in text
+    assert "restore…" not in text
+    assert build_projection(inspected.source.store.open_state("long")) == shown_before
+
+
+def test_the_question_before_an_undo_says_what_it_does(inspected):
+    """It names the messages, the tokens before and after, and whether the window is exceeded; nothing is written."""
+    count = inspected.source.get_session("long").entry_count
+    compaction = find_compaction(inspected)
+    text = inspected.get("undo", session="long", decision=compaction.id)
+    check_page(text)
+    hidden = list_message_visibility(inspected.source.store.open_state("long")).count("hidden")
+    # One of the hidden messages has an edit of its own, and is shown shortened.
+    assert f"{hidden:,} messages are shown in full again, or less reduced." in text
+    after, before = map(int, re.search(r"~(\d+) instead of ~(\d+)", text.replace(",", "")).groups())
+    assert before < after
+    assert "That is more than the window of 20,000." in text
+    assert inspected.source.get_session("long").entry_count == count
+
+
+@pytest.mark.parametrize("restore", ["", "1"])
+def test_two_inspectors_of_one_store_cannot_undo_or_restore_twice(inspected, restore):
+    """What the page of another inspector changed meanwhile is an error that names the decisions there are."""
+    compaction = find_compaction(inspected)
+    token = read_form_token(inspected)
+    send_undo(inspected, compaction.id, token)
+    if restore:
+        send_undo(inspected, compaction.id, token, restore="1")
+    count = inspected.source.get_session("long").entry_count
+    answer = send_undo(inspected, compaction.id, token, restore=restore)
+    assert answer.status == 404
+    assert ("no undone decision has the id" if restore else "no active decision has the id") in answer.text
+    assert inspected.source.get_session("long").entry_count == count
 
 
 def test_an_undo_needs_a_form_of_ours(inspected):
     """Another page cannot send the form: it lacks the token, and its origin is told by the browser."""
     count = inspected.source.get_session("long").entry_count
     assert send_undo(inspected, "0", token="").status == 403
+    assert send_undo(inspected, find_compaction(inspected).id, token="wrong").status == 403
     origin = {"Origin": "http://127.0.0.1:1"}
     assert send_undo(inspected, "0", **origin).status == 403
     assert send_undo(inspected, "nothing").status == 404
-    assert inspected.request("/undo").status == 405
+    assert inspected.request("/undo?session=long&decision=nothing").status == 404
+    assert inspected.request("/undo").status == 404
     assert inspected.source.get_session("long").entry_count == count
 
 
+def test_a_session_that_another_process_holds_is_not_changed(inspected):
+    """The page says so and to try again; the decision stays."""
+    token = read_form_token(inspected)
+    with open_store(inspected.source.name) as store, store.hold_lease("long"):
+        answer = send_undo(inspected, find_compaction(inspected).id, token)
+    assert answer.status == 503
+    assert "another" in answer.text
+    assert inspected.source.store.open_state("long").view.compaction is not None
+
+
 def test_a_store_that_is_only_read_has_no_undo(tmp_path, configuration):
-    """The page has no button, and a form that is sent anyway is refused with the reason."""
+    """The pages have no link and no button, and a form that is sent anyway is refused with the reason."""
     url = str(tmp_path / "s.db")
     with open_store(url) as store:
-        write_session(store, "long", [say("user", Text("hello"))])
+        write_session(store, "long", make_long_session())
     with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
-        assert "Undo this decision" not in served.get("message", session="long", id=0)
+        assert "undo…" not in served.get("message", session="long", id=0)
+        compaction = find_compaction(served)
+        text = served.get("undo", session="long", decision=compaction.id)
+        assert "only read here" in text
+        assert "<button>Undo" not in text
+
+
+def test_a_store_that_became_read_only_keeps_its_decisions(inspected):
+    """A form of a page from before is refused with the reason."""
+    token = read_form_token(inspected)
+
+    def refuse():
+        raise StoreReadOnly("the store is read-only: the disk is full")
+
+    inspected.source._open_writer = refuse
+    answer = send_undo(inspected, find_compaction(inspected).id, token)
+    assert answer.status == 403
+    assert "read-only" in answer.text
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)

@@ -7,6 +7,7 @@ bytes it saw sent, and the log as it was.
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -302,6 +303,31 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.branch.journal.undo(chosen) == (chosen or active_ids[-1])
         self.branch.may_differ = True
 
+    @precondition(lambda self: self.build_state().view.active_decisions)
+    @rule(pick=picks)
+    def undo_and_restore(self, pick: int) -> None:
+        """Revoke a decision and restore it: the request is the one from before, and so is what may be planned."""
+        state_before = self.build_state()
+        active_ids = [id_ for id_, _ in state_before.view.active_decisions]
+        chosen = active_ids[pick % len(active_ids)]
+        self.branch.journal.undo(chosen)
+        assert self.branch.journal.restore_decisions(None) == [chosen]
+        restored = self.build_state()
+        assert build_projection(restored) == build_projection(state_before)
+        assert restored.view.active_decisions == state_before.view.active_decisions
+        assert count_protected_parts(restored) == count_protected_parts(state_before)
+        assert restored.view.shown_tokens == state_before.view.shown_tokens
+        self.branch.may_differ = True
+
+    @precondition(lambda self: self.build_state().view.revoked_decisions)
+    @rule(pick=picks)
+    def restore(self, pick: int) -> None:
+        """Put an undone decision in force again: the last one, or any."""
+        undone_ids = [revoked.id for revoked in self.build_state().view.revoked_decisions]
+        chosen = undone_ids[pick % len(undone_ids)] if pick % 2 else None
+        assert self.branch.journal.restore_decisions(chosen) == [chosen or undone_ids[-1]]
+        self.branch.may_differ = True
+
     @precondition(lambda self: len(self.branches) < 4)
     @rule(pick=picks)
     def fork(self, pick: int) -> None:
@@ -435,7 +461,11 @@ class SessionMachine(RuleBasedStateMachine):
         assert state_from_log.view.shown_tokens == sum(sized.tokens for sized in build_projection(state_from_log))
         assert is_same_request(self.store.open_state(SAMPLE_KEY, branch.journal.leaf), state_from_log)
         assert is_same_request(branch.journal.state, state_from_log)
-        revoked_ids = {entry.body.revoked_id for entry in path if isinstance(entry.body, RevokeEntry)}
+        # The newest word about a decision counts.
+        is_restored_by_id = {
+            entry.body.revoked_id: entry.body.is_restored for entry in path if isinstance(entry.body, RevokeEntry)
+        }
+        revoked_ids = {id_ for id_, is_restored in is_restored_by_id.items() if not is_restored}
         decision_ids = [entry.id for entry in path if isinstance(entry.body, DecisionEntry | CompactionEntry)]
         assert [id_ for id_, _ in state_from_log.view.active_decisions] == [
             id_ for id_ in decision_ids if id_ not in revoked_ids
@@ -447,6 +477,11 @@ class SessionMachine(RuleBasedStateMachine):
         model_index = self.check_count % len(MODELS)
         plan = self.plan_next(self.branch.journal.state, model_index)
         self.check_valid(self.targets[model_index], plan, build_messages_to_send(plan))
+
+
+def count_protected_parts(state: ConversationState) -> dict[int, Counter[int | None]]:
+    """Return how often each part is protected; the order of the marks means nothing."""
+    return {index: Counter(parts) for index, parts in state.view.protected_parts.items()}
 
 
 def list_wire_messages(target: Target, sized_messages: Sequence[SizedMessage]) -> list[bytes]:

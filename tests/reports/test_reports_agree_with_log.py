@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis_strategies import log_strategy
 from msgspec.structs import replace
 
-from holdfast.cli.commands.undo import list_undoable
 from holdfast.config import load_shipped_catalog
 from holdfast.reports.account import compute_savings_and_state, sum_savings
+from holdfast.reports.decision_undo import list_undoable
 from holdfast.reports.history import (
     build_branch_history,
     get_shown_messages,

@@ -175,7 +175,9 @@ def _draw_other_body(
         )
         return CompactionEntry(keep, summary, size, native=native) if first_unpinned < len(messages) else None
     if kind == 5:
-        return RevokeEntry(draw(st.sampled_from(decision_ids))) if decision_ids else None
+        if not decision_ids:
+            return None
+        return RevokeEntry(draw(st.sampled_from(decision_ids)), is_restored=draw(st.booleans()))
     if kind == 6:
         return RequestSetup(draw(st.sampled_from(["", "f", "g"])), draw(st.integers(0, 500)))
     if kind <= 8:

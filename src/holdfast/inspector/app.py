@@ -1,12 +1,13 @@
 """The inspector as an ASGI application: which address shows which page, and who may ask.
 
-Pages are rendered in worker threads, since reading a store blocks. Nothing here changes the store, but for an undo that
-a form asks for.
+Pages are rendered in worker threads, since reading a store blocks. Nothing here changes the store, but for an undo or a
+restore that a form asks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from hmac import compare_digest
 from secrets import token_urlsafe
 from urllib.parse import parse_qs, urlsplit
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.config.addresses import is_loopback_host
-from holdfast.errors import HoldfastError, StoreLocked, UnknownId
+from holdfast.errors import HoldfastError, StoreLocked, StoreReadOnly, UnknownId
 from holdfast.inspector.pages.diff import load_diff_page
 from holdfast.inspector.pages.message import MAX_LISTED_LINES, load_message_page
 from holdfast.inspector.pages.request import load_request_page
@@ -29,9 +30,12 @@ from holdfast.inspector.pages.sessions import SessionFilter, load_sessions_page
 from holdfast.inspector.pages.timeline import get_page_of_request, load_timeline_page
 from holdfast.inspector.rendering import ASSET_TYPES, SECURITY_HEADERS, PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
+from holdfast.reports.decision_undo import preview_undo
 
 FOLLOW_SECONDS = 1.0
 """How often a session that is followed is looked at. Chosen by judgement: one row of the store is read."""
+_ERROR_STATUS = {UnknownId: 404, StoreLocked: 503, StoreReadOnly: 403}
+"""The status of a page that says what is wrong; 500 for anything else."""
 MAX_QUERY = 2_000
 """Characters of a parameter; no id or search is longer, and no page has to show more."""
 
@@ -50,6 +54,7 @@ def make_inspector_app(source: InspectedStore, root_path: str = "", *, is_for_th
         Route("/diff", pages.show_diff),
         Route("/message", pages.show_message),
         Route("/search", pages.show_search),
+        Route("/undo", pages.confirm_undo),
         Route("/undo", pages.undo_decision, methods=["POST"]),
         Route("/changes", pages.send_changes),
         Route("/assets/{name}", pages.send_asset),
@@ -158,15 +163,35 @@ class InspectorPages:
         page = load_search_page(self._source, _get_parameter(request, "q"), _get_parameter(request, "session"))
         return self._writer.respond("search.html", page=page)
 
+    def confirm_undo(self, request: Request) -> Response:
+        """Say what undoing a decision, or restoring it, would do, and ask."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        is_restored = _get_parameter(request, "restore") == "1"
+        page = preview_undo(self._source.store, info, _get_parameter(request, "decision"), is_restored=is_restored)
+        return self._writer.respond(
+            "undo.html",
+            info=info,
+            page=page,
+            is_restored=is_restored,
+            message=_get_parameter(request, "message"),
+            can_undo=self._source.is_writable,
+            form_token=self.form_token,
+        )
+
     async def undo_decision(self, request: Request) -> Response:
-        """Undo a decision, and lead back to the session."""
+        """Undo or restore a decision, and lead back to the message that the reader came from, or to the session."""
         form = parse_qs((await request.body())[:MAX_QUERY].decode("utf-8", "replace"))
-        values = {name: form.get(name, [""])[0] for name in ("session", "decision", "token")}
+        names = ("session", "decision", "token", "restore", "message")
+        values = {name: form.get(name, [""])[0] for name in names}
         if not compare_digest(values["token"].encode(), self.form_token.encode()):
             text = "this form is from an earlier start of the inspector; load its page again"
             return self._writer.respond("error.html", status=403, text=text)
         info = await to_thread.run_sync(self._source.get_session, values["session"])
-        await to_thread.run_sync(self._source.undo_decision, info, values["decision"])
+        is_restored = values["restore"] == "1"
+        change = partial(self._source.undo_decision, info, values["decision"], is_restored=is_restored)
+        await to_thread.run_sync(change)
+        if values["message"]:
+            return RedirectResponse(self._writer.make_url("message", session=info.key, id=values["message"]), 303)
         return RedirectResponse(self._writer.make_url("session", id=info.key), 303)
 
     async def send_changes(self, request: Request) -> Response:
@@ -206,7 +231,10 @@ class InspectorPages:
 
     def show_error(self, _: Request, error: Exception) -> Response:
         """Say what is wrong with the store or with what was asked for."""
-        status = 404 if isinstance(error, UnknownId) else 503 if isinstance(error, StoreLocked) else 500
+        status = 500
+        for kind, status_of_kind in _ERROR_STATUS.items():
+            if isinstance(error, kind):
+                status = status_of_kind
         return self._writer.respond("error.html", status=status, text=str(error))
 
     def show_missing_page(self, request: Request, _: Exception) -> Response:

@@ -49,16 +49,17 @@ class InspectedStore:
         """Whether decisions may be undone from a page."""
         return self._open_writer is not None
 
-    def undo_decision(self, info: SessionInfo, entry_id: str) -> None:
-        """Revoke a decision of a session: the messages that it reduced are shown in full again.
+    def undo_decision(self, info: SessionInfo, entry_id: str, *, is_restored: bool = False) -> None:
+        """Undo a decision of a session, so that what it reduced is shown in full again; or restore an undone one.
 
         Raises ``StoreReadOnly`` if the store cannot be written, ``StoreLocked`` if another process holds the session,
-        and ``UnknownId`` if the decision is not in force.
+        and ``UnknownId`` if the decision is not in force, or not undone.
         """
         if self._open_writer is None:
-            raise StoreReadOnly(f"{self.name} is only read here, so nothing can be undone in it")
+            raise StoreReadOnly(f"{self.name} is only read here, so nothing can be undone or restored in it")
         with self._open_writer() as store, open_journal_at_leaf(store, info.key) as journal:
-            journal.revoke_decisions(entry_id)
+            change = journal.restore_decisions if is_restored else journal.revoke_decisions
+            change(entry_id)
 
     def load_timeline(self, info: SessionInfo) -> Timeline:
         """Return the timeline of a session's current branch; read again only if the session was changed since."""

@@ -334,6 +334,15 @@ class _AccountFold:
         """The window as an overflow reported it, or 0."""
         return self._branch.usage.learned_limits.window_limit
 
+    def _count_revoked_edits(self, body: RevokeEntry, before: ConversationState) -> None:
+        """Count the edits that an undo took away; a restore gives them back."""
+        holder = self._branch if body.is_restored else before
+        changed = [decision for id_, decision in holder.view.active_decisions if id_ == body.revoked_id]
+        if body.is_restored:
+            self._revoked.subtract(_count_rule_edits(changed))
+        else:
+            self._revoked.update(_count_rule_edits(changed))
+
     def add_entry(self, entry: Entry) -> None:
         """Add one more entry to the account."""
         before, body = self._branch, entry.body
@@ -344,8 +353,7 @@ class _AccountFold:
             self._changes_since_request += _name_changes(body)
             self._saved_now = _sum_saved_tokens(self._branch)
             if isinstance(body, RevokeEntry):
-                revoked = [decision for id_, decision in before.view.active_decisions if id_ == body.revoked_id]
-                self._revoked.update(_count_rule_edits(revoked))
+                self._count_revoked_edits(body, before)
         if isinstance(body, AnswerEntry | FailureEntry | RequestEntry | DecisionEntry | CompactionEntry):
             self._account = replace(self._account, largest=self._measure_largest(entry))
             self._open_request_state = self._branch if isinstance(body, RequestEntry) else None
@@ -521,7 +529,7 @@ def _name_changes(body: DecisionEntry | CompactionEntry | RevokeEntry | RequestS
     if isinstance(body, CompactionEntry):
         return [_name_compaction(body)]
     if isinstance(body, RevokeEntry):
-        return ["undo"]
+        return ["restore" if body.is_restored else "undo"]
     return ["system prompt or tools"]
 
 

@@ -136,7 +136,8 @@ def describe_entry_body(
         case RequestSetup():
             return f"system prompt and tools: {format_tokens(by.scale_tokens(body.tokens))} tokens"
         case RevokeEntry():
-            return f"{clean_single_line(body.revoked_id, 40)} is undone"
+            change = "in force again" if body.is_restored else "undone"
+            return f"{clean_single_line(body.revoked_id, 40)} is {change}"
         case LabelEntry():
             return f"{clean_single_line(body.target, 40)} is named {clean_single_line(body.name, 80)!r}"
         case FailureEntry():

@@ -153,6 +153,17 @@ def _sum_first_messages(state: ConversationState, count: int) -> int:
     return state.history.cumulative_tokens[count - 1] if count else 0
 
 
+def find_revoking_entries(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the undone decisions, each with the id of its undo; the newest word about a decision counts."""
+    revoked_by: dict[str, str] = {}
+    for entry in entries:
+        if isinstance(entry.body, RevokeEntry) and entry.body.is_restored:
+            revoked_by.pop(entry.body.revoked_id, None)
+        elif isinstance(entry.body, RevokeEntry):
+            revoked_by[entry.body.revoked_id] = entry.id
+    return revoked_by
+
+
 # -- what was done -----------------------------------------------------------------------------------------------------
 
 
@@ -166,10 +177,7 @@ def iter_message_actions(
 
     ``recorded_by`` is the tool the session was imported from, which decided everything until a policy is noted.
     """
-    revoked_by = {}
-    for entry in log.entries:
-        if isinstance(entry.body, RevokeEntry):
-            revoked_by[entry.body.revoked_id] = entry.id
+    revoked_by = find_revoking_entries(log.entries)
     decided_by = recorded_by
     state = ConversationState()
     for entry in log.entries:

@@ -1,4 +1,7 @@
-"""What happened to one message: said, first sent, reduced, hidden, undone. Read from the small entries of the log."""
+"""What happened to one message: said, first sent, reduced, hidden, undone, restored.
+
+Read from the small entries of the log.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from msgspec import Struct
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.entry_lines import describe_entry_body
+from holdfast.reports.history import find_revoking_entries
 from holdfast.reports.timeline import TimelineRequest
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
 from holdfast.store.base import SessionStore
 
-EventKind: TypeAlias = Literal["said", "sent", "reduced", "hidden", "undone"]
+EventKind: TypeAlias = Literal["said", "sent", "reduced", "hidden", "undone", "restored"]
 
 
 class MessageEvent(Struct, frozen=True):
@@ -60,7 +64,7 @@ def list_message_events(
 
 
 def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterator[MessageEvent]:
-    undone_ids = {entry.body.revoked_id for entry in decisions if isinstance(entry.body, RevokeEntry)}
+    undone_ids = find_revoking_entries(decisions)
     touching_ids: set[str] = set()
     is_hidden = False
     for entry in decisions:
@@ -68,7 +72,9 @@ def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterato
         if isinstance(body, RevokeEntry):
             if body.revoked_id in touching_ids:
                 is_hidden = False
-                yield MessageEvent("undone", entry.id, entry.time_ms, "the decision was undone")
+                kind: EventKind = "restored" if body.is_restored else "undone"
+                text = "the decision is in force again" if body.is_restored else "the decision was undone"
+                yield MessageEvent(kind, entry.id, entry.time_ms, text)
             continue
         assert isinstance(body, DecisionEntry | CompactionEntry)
         is_undone = entry.id in undone_ids

@@ -117,9 +117,11 @@ class _PathState(Struct, frozen=True, gc=False):
     """The newest time on the path."""
     setup: RequestSetup = RequestSetup()
     decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...] = ()
-    """The decisions in force with their ids, in order."""
+    """The decisions with their ids, in order, also those that are undone."""
+    undone_ids: frozenset[str] = frozenset()
+    """Ids of those that are not in force."""
     compaction: CompactionEntry | None = None
-    """The compaction in force: the newest of ``decisions``."""
+    """The compaction in force: the newest of ``decisions`` that is not undone."""
     edit_savings: int = 0
     """Tokens that the edits of shown messages free."""
     hidden_tokens: int = 0
@@ -242,12 +244,14 @@ def _add_decision(state: _PathState, entry_id: str, body: EntryBody) -> _PathSta
         edit_savings = state.edit_savings + _sum_savings(body.edits, state.first_kept)
         state = replace(state, decisions=(*state.decisions, (entry_id, body)), edit_savings=edit_savings)
     elif isinstance(body, CompactionEntry):
-        state = _replace_decisions(state, (*state.decisions, (entry_id, body)))
+        state = _count_savings(replace(state, decisions=(*state.decisions, (entry_id, body))))
     elif isinstance(body, RevokeEntry):
-        kept_decisions = tuple([item for item in state.decisions if item[0] != body.revoked_id])
-        if len(kept_decisions) == len(state.decisions):
+        is_undone = body.revoked_id in state.undone_ids
+        is_known = body.revoked_id in dict(state.decisions)
+        # An undo of what is undone, like a restore of what is in force, changes nothing.
+        if not is_known or is_undone != body.is_restored:
             return state
-        state = _replace_decisions(state, kept_decisions)
+        state = _count_savings(replace(state, undone_ids=state.undone_ids ^ {body.revoked_id}))
     elif isinstance(body, RequestSetup) and body != state.setup:
         state = replace(state, setup=body)
     else:
@@ -258,14 +262,13 @@ def _add_decision(state: _PathState, entry_id: str, body: EntryBody) -> _PathSta
     return replace(state, saved_tokens=state.edit_savings + state.hidden_tokens - summary_tokens)
 
 
-def _replace_decisions(
-    state: _PathState, decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...]
-) -> _PathState:
-    """Return the state with ``decisions`` in force, and what they save counted anew."""
-    compactions = [body for _, body in decisions if isinstance(body, CompactionEntry)]
+def _count_savings(state: _PathState) -> _PathState:
+    """Return the state with what its decisions save counted anew."""
+    active = [body for id_, body in state.decisions if id_ not in state.undone_ids]
+    compactions = [body for body in active if isinstance(body, CompactionEntry)]
     compaction = compactions[-1] if compactions else None
-    state = replace(state, decisions=decisions, compaction=compaction)
-    edit_savings = sum(_sum_savings(body.edits, state.first_kept) for _, body in decisions)
+    state = replace(state, compaction=compaction)
+    edit_savings = sum(_sum_savings(body.edits, state.first_kept) for body in active)
     hidden_tokens = 0
     if compaction is not None:
         hidden_tokens = _sum_first_messages(state.message, compaction.first_kept) - state.pinned_tokens

@@ -137,12 +137,14 @@ def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog
     open_request: Entry | None = None
     open_marks: tuple[TimelineMark, ...] = ()
     compactions: dict[str, int] = {}
+    undone_ids: set[str] = set()
 
     def close_request(end: Entry | None) -> None:
         nonlocal open_request
         if open_request is not None:
             request = _make_request(len(requests) + 1, open_request, end, open_marks, info, catalog, prices)
-            requests.append(replace(request, first_kept=max(compactions.values(), default=0)))
+            in_force = [first_kept for id_, first_kept in compactions.items() if id_ not in undone_ids]
+            requests.append(replace(request, first_kept=max(in_force, default=0)))
         open_request = None
 
     for entry in entries:
@@ -156,8 +158,10 @@ def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog
         else:
             if isinstance(body, CompactionEntry):
                 compactions[entry.id] = body.first_kept
+            elif isinstance(body, RevokeEntry) and body.is_restored:
+                undone_ids.discard(body.revoked_id)
             elif isinstance(body, RevokeEntry):
-                compactions.pop(body.revoked_id, None)
+                undone_ids.add(body.revoked_id)
             mark = _make_mark(entry)
             if mark is not None:
                 marks.append(mark)

@@ -101,7 +101,8 @@ def describe_decision(body: EntryBody) -> str:
             words += f" {format_tokens(body.tokens_before)} → {format_tokens(body.tokens_after)}"
         return words
     if isinstance(body, RevokeEntry):
-        return f"undid {clean_single_line(body.revoked_id, 9)}"
+        verb = "restored" if body.is_restored else "undid"
+        return f"{verb} {clean_single_line(body.revoked_id, 9)}"
     if isinstance(body, DecisionEntry):
         rules = Counter(edit.rule for edit in body.edits)
         counts = [f"{clean_single_line(rule, 40)} {count:,}" for rule, count in rules.items()]

@@ -60,6 +60,15 @@ class MessageHistory(Struct, frozen=True):
     """Messages that arrived during a run and wait for their turn: note id and encoded message, oldest first."""
 
 
+class RevokedDecision(Struct, frozen=True):
+    """A decision that was undone, and may be put in force again."""
+
+    position: int
+    """Its index among all decisions of the branch, those in force and those that are not."""
+    id: str
+    body: DecisionEntry | CompactionEntry
+
+
 class ViewState(Struct, frozen=True):
     """What the next request shows of the history: which part is hidden, replaced or protected, and its size."""
 
@@ -72,6 +81,8 @@ class ViewState(Struct, frozen=True):
     """The recorded edits in force, by the index of the message they start at."""
     active_decisions: tuple[tuple[str, DecisionEntry | CompactionEntry], ...] = ()
     """The decisions and compactions in force with the ids of their entries, oldest first."""
+    revoked_decisions: tuple[RevokedDecision, ...] = ()
+    """The decisions that were undone and not restored, in the order of their undos."""
     protected_parts: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
     """Parts that an undo restored, by message index; ``None`` stands for the whole message. They are reduced again only
     where nothing else fits."""

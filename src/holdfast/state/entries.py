@@ -155,10 +155,14 @@ class AnswerEntry(
     """Id of the container that the answer named, in which code of the provider's may wait for results (Anthropic)."""
 
 
-class RevokeEntry(Struct, frozen=True, tag="revoke", rename={"revoked_id": "id"}):
-    """Undoes the decision or compaction ``revoked_id`` without moving the leaf."""
+class RevokeEntry(
+    Struct, frozen=True, omit_defaults=True, tag="revoke", rename={"revoked_id": "id", "is_restored": "restored"}
+):
+    """Undoes the decision or compaction ``revoked_id`` without moving the leaf, or takes that undo back."""
 
     revoked_id: str
+    is_restored: bool = False
+    """Whether the decision is in force again from here on, in its old place among the others."""
 
 
 class LabelEntry(Struct, frozen=True, omit_defaults=True, tag="label"):

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from holdfast.cli.commands.undo import list_undoable
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.reports.decision_undo import list_undoable
 from holdfast.reports.history import build_branch_history
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -22,6 +22,7 @@ from holdfast.state.entries import (
     RevokeEntry,
     Usage,
 )
+from holdfast.state.view import build_projection
 from holdfast.store.base import SessionInfo
 
 
@@ -41,6 +42,40 @@ def test_undo_revokes_the_newest_decision_first(run, edited_session, store):
     result = run("undo", edited_session)
     assert result.exit_code == 2
     assert "nothing to undo" in result.stderr
+
+
+def test_restore_puts_back_what_was_undone(run, edited_session, store):
+    """The decision that was undone last comes back first, and at the end the request is the one from before."""
+    size_before, shown_before = (
+        get_context_size(run, edited_session),
+        build_projection(store.open_state(edited_session)),
+    )
+    for _ in range(2):
+        run("undo", edited_session)
+    listed = json.loads(run("undo", edited_session, "--restore", "--list", "--json").stdout)["undone"]
+    assert [decision["id"] for decision in listed] == ["d1", "c1"]
+    outcomes = [json.loads(run("undo", edited_session, "--restore", "--json").stdout) for _ in range(2)]
+    assert [outcome["decision"]["id"] for outcome in outcomes] == ["d1", "c1"]
+    assert all(outcome["is_restored"] for outcome in outcomes)
+    assert outcomes[-1]["after"] == get_context_size(run, edited_session) == size_before
+    assert build_projection(store.open_state(edited_session)) == shown_before
+    assert outcomes[0]["decision"]["token_growth"] < 0
+    result = run("undo", edited_session, "--restore")
+    assert result.exit_code == 2
+    assert "nothing to restore" in result.stderr
+    run("undo", edited_session)
+    result = run("undo", edited_session, "--restore", "c1")
+    assert "compaction c1 restored: " in result.stdout
+    assert "tokens fewer" in result.stdout
+
+
+def test_a_decision_in_force_is_not_restored(run, edited_session, store):
+    """Only undone decisions can be; nothing is written otherwise."""
+    path_before = store.read_path(edited_session)
+    result = run("undo", edited_session, "--restore", "c1")
+    assert result.exit_code == 2
+    assert "no decision of this branch is undone" in result.stderr or "no undone decision" in result.stderr
+    assert store.read_path(edited_session) == path_before
 
 
 def test_undo_revokes_a_named_decision(run, edited_session, store):

@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.cli.commands import stats as stats_command
-from holdfast.cli.commands.undo import list_undoable
 from holdfast.config import Configuration, load_shipped_catalog
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.reports.account import LargestRequest, compute_savings_and_state
 from holdfast.reports.branches import find_overflow_refusals
+from holdfast.reports.decision_undo import list_undoable
 from holdfast.reports.dry_run import PolicyForecast, forecast_session
 from holdfast.reports.history import build_branch_history
 from holdfast.reports.next_plan import describe_active_decisions

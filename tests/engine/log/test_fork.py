@@ -58,15 +58,20 @@ def fork_path(path, count):
 
 def collect_undone_parts(path, count):
     """Return the parts that undos in ``path`` restored, by message, for the first ``count`` messages."""
-    parts_by_message, decisions = defaultdict(set), {}
+    decisions, undone = {}, {}
     for entry in path:
         if isinstance(entry.body, DecisionEntry | CompactionEntry):
             decisions[entry.id] = entry.body
-        elif isinstance(entry.body, RevokeEntry) and entry.body.revoked_id in decisions:
-            for edit in decisions.pop(entry.body.revoked_id).edits:
-                if edit.span.stop <= count:
-                    for index in range(edit.span.start, edit.span.stop):
-                        parts_by_message[index].add(edit.span.part)
+        elif isinstance(entry.body, RevokeEntry):
+            source, target = (undone, decisions) if entry.body.is_restored else (decisions, undone)
+            if entry.body.revoked_id in source:
+                target[entry.body.revoked_id] = source.pop(entry.body.revoked_id)
+    parts_by_message = defaultdict(set)
+    for decision in undone.values():
+        for edit in decision.edits:
+            if edit.span.stop <= count:
+                for index in range(edit.span.start, edit.span.stop):
+                    parts_by_message[index].add(edit.span.part)
     return parts_by_message
 
 

@@ -86,7 +86,7 @@ def rebase_entry_body(body: EntryBody, prefix_digest: str, new_ids: Mapping[str,
     if isinstance(body, RequestEntry):
         return replace(body, prefix_digest=prefix_digest)
     if isinstance(body, RevokeEntry):
-        return RevokeEntry(new_ids.get(body.revoked_id, body.revoked_id))
+        return replace(body, revoked_id=new_ids.get(body.revoked_id, body.revoked_id))
     return body
 
 

@@ -28,6 +28,7 @@ from holdfast.engine.log.new_entries import (
     make_answer_entry_body,
     make_plan_entry_bodies,
     resolve_decision_id,
+    resolve_undone_id,
 )
 from holdfast.engine.log.queued_messages import (
     decode_queued_messages,
@@ -562,6 +563,21 @@ class Journal(BranchLog):
             revoked_ids = list(dict.fromkeys(resolve_decision_id(active_ids, id_) for id_ in ids))
             self._append_bodies([RevokeEntry(id_) for id_ in revoked_ids])
         return revoked_ids
+
+    def restore_decisions(self, *ids: str | None) -> list[str]:
+        """Put undone decisions in force again, each once; return their full ids.
+
+        ``ids`` are prefixes of the decisions' ids; None is the one that was undone last. Each takes its old place among
+        the decisions, so that the request is the one from before the undo. Raises ``UnknownId``, and restores nothing,
+        if one of them names none or several.
+        """
+        with self.hold_lease():
+            self._catch_up()
+            self._rebuild_state()  # a state that was opened from a checkpoint does not hold what was undone
+            undone_ids = [revoked.id for revoked in self.state.view.revoked_decisions]
+            restored_ids = list(dict.fromkeys(resolve_undone_id(undone_ids, id_) for id_ in ids))
+            self._append_bodies([RevokeEntry(id_, is_restored=True) for id_ in restored_ids])
+        return restored_ids
 
     def forget_learned_window(self) -> None:
         """Append that the window learned from overflows no longer counts: the configured one does again."""

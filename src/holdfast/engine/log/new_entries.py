@@ -133,19 +133,33 @@ def resolve_decision_id(ids: Sequence[str], prefix: str | None) -> str:
 
     Raises ``UnknownId`` if none or several begin with it.
     """
+    if prefix is None and not ids:
+        raise UnknownId("there is nothing to undo: no decision and no compaction is active")
+    return _resolve_id(ids, prefix, "active", "there is no decision to undo")
+
+
+def resolve_undone_id(ids: Sequence[str], prefix: str | None) -> str:
+    """Return the one of ``ids``, those of undone decisions, that begins with ``prefix``; the last undone if None.
+
+    Raises ``UnknownId`` if none or several begin with it.
+    """
+    if prefix is None and not ids:
+        raise UnknownId("there is nothing to restore: no decision of this branch is undone")
+    return _resolve_id(ids, prefix, "undone", "there is no decision to restore")
+
+
+def _resolve_id(ids: Sequence[str], prefix: str | None, kind: str, none_left: str) -> str:
     if prefix is None:
-        if not ids:
-            raise UnknownId("there is nothing to undo: no decision and no compaction is active")
         return ids[-1]
     matches = [id_ for id_ in ids if id_ == prefix]
     if not matches and prefix:
         matches = [id_ for id_ in ids if id_.startswith(prefix)]
     if len(matches) == 1:
         return matches[0]
-    problem = f"no active decision has the id {prefix!r}"
+    problem = f"no {kind} decision has the id {prefix!r}"
     if matches:
-        problem = f"{len(matches)} active decisions have an id that begins with {prefix!r}"
-    advice = "there is no decision to undo"
+        problem = f"{len(matches)} {kind} decisions have an id that begins with {prefix!r}"
+    advice = none_left
     if ids:
         advice = f"give the id of one; newest: {', '.join(ids[-5:])}"
     raise UnknownId(f"{problem}; {advice}")

@@ -16,7 +16,12 @@ from holdfast.state.calibration.calibration import (
     ModelStats,
 )
 from holdfast.state.codec.packing import pack_value, unpack_value
-from holdfast.state.conversation_state import ConversationState, flatten_state, replace_flat_fields
+from holdfast.state.conversation_state import (
+    ConversationState,
+    RevokedDecision,
+    flatten_state,
+    replace_flat_fields,
+)
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit, NormalizedPrefix
 from holdfast.state.entries import CompactionEntry, DecisionEntry, RequestSetup
@@ -56,6 +61,7 @@ class _StateDump(
         "compactions_since_answer": "compactions",
         "failed_compactions": "failures",
         "active_decisions": "law",
+        "revoked_decisions": "undone",
         "truncations_since_answer": "truncations",
         "unchanged_until": "standing",
         "policy_name": "policy",
@@ -111,6 +117,7 @@ class _StateDump(
     queued_messages: tuple[tuple[str, bytes], ...] = ()
     container: str = ""
     expired_containers: tuple[str, ...] = ()
+    revoked_decisions: tuple[RevokedDecision, ...] = ()
 
 
 _GROUP_OF = {inner.rpartition(".")[2]: inner for inner in flatten_state(ConversationState())} | {

@@ -34,7 +34,7 @@ from holdfast.state.calibration.usage import (
     learn_from_overflow,
     learn_from_usage,
 )
-from holdfast.state.conversation_state import ConversationState
+from holdfast.state.conversation_state import ConversationState, RevokedDecision
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (
@@ -339,30 +339,71 @@ def _replace_head_by_summary(state: ConversationState, body: CompactionEntry) ->
 
 
 def _apply_revoke(state: ConversationState, _entry: Entry, body: RevokeEntry) -> ConversationState:
+    if body.is_restored:
+        return _restore_decision(state, body.revoked_id)
+    view = state.view
+    revoked_positions = {revoked.position for revoked in view.revoked_decisions}
+    decision_count = len(view.active_decisions) + len(view.revoked_decisions)
+    active_positions = [position for position in range(decision_count) if position not in revoked_positions]
     kept_decisions: list[tuple[str, DecisionEntry | CompactionEntry]] = []
-    revoked_decisions: list[DecisionEntry | CompactionEntry] = []
-    for entry_id, decision in state.view.active_decisions:
+    newly_revoked: list[RevokedDecision] = []
+    for position, (entry_id, decision) in zip(active_positions, view.active_decisions, strict=True):
         if entry_id == body.revoked_id:
-            revoked_decisions.append(decision)
+            newly_revoked.append(RevokedDecision(position, entry_id, decision))
         else:
             kept_decisions.append((entry_id, decision))
-    if not revoked_decisions:
+    if not newly_revoked:
         return state
     new_state = _rebuild_with_decisions(state, tuple(kept_decisions))
-    # The rebuild applied the kept edits once more. They changed nothing that the newest request has not seen already.
-    new_state = _replace_last_request(new_state, unchanged_until=state.last_request.unchanged_until)
-    for decision in revoked_decisions:
-        new_state = _protect_restored_parts(new_state, state, decision)
+    new_state = _replace_view(new_state, revoked_decisions=(*view.revoked_decisions, *newly_revoked))
+    for revoked in newly_revoked:
+        new_state = _mark_changed_by_undo(new_state, state, revoked.body)
+        new_state = _protect_parts(new_state, revoked.body)
     return new_state
 
 
-def _protect_restored_parts(
-    state: ConversationState, before: ConversationState, revoked: DecisionEntry | CompactionEntry
+def _restore_decision(state: ConversationState, decision_id: str) -> ConversationState:
+    """Return the state with the undone decision ``decision_id`` in force again, or ``state`` if it is not undone.
+
+    It takes its old place among the decisions: a later one about the same message still has the last word.
+    """
+    view = state.view
+    restored = next((revoked for revoked in view.revoked_decisions if revoked.id == decision_id), None)
+    if restored is None:
+        return state
+    still_revoked = tuple([revoked for revoked in view.revoked_decisions if revoked is not restored])
+    revoked_before_count = sum(revoked.position < restored.position for revoked in still_revoked)
+    index = restored.position - revoked_before_count
+    active_decisions = (
+        *view.active_decisions[:index],
+        (restored.id, restored.body),
+        *view.active_decisions[index:],
+    )
+    new_state = _rebuild_with_decisions(state, active_decisions)
+    new_state = _replace_view(new_state, revoked_decisions=still_revoked)
+    new_state = _mark_changed_by_undo(new_state, state, restored.body)
+    return _release_parts(new_state, restored.body)
+
+
+def _mark_changed_by_undo(
+    state: ConversationState, before: ConversationState, decision: DecisionEntry | CompactionEntry
 ) -> ConversationState:
+    """Return ``state`` with what is unchanged since the newest request, after ``decision`` was undone or restored.
+
+    ``before`` is the state before that. The rebuild in between applied the other edits once more; they changed nothing
+    that the newest request has not seen already.
+    """
+    if isinstance(decision, CompactionEntry):
+        first_changed = min(state.view.first_kept, before.view.first_kept)
+    else:
+        first_changed = _find_first_changed_index(state, decision.edits)
+    return _replace_last_request(state, unchanged_until=min(before.last_request.unchanged_until, first_changed))
+
+
+def _protect_parts(state: ConversationState, revoked: DecisionEntry | CompactionEntry) -> ConversationState:
     """Return ``state`` with the parts that revoking ``revoked`` brought back marked as protected.
 
-    ``before`` is the state with the decision still in force. Without the marks the next plan would make the same
-    decision again, and the undo would have no effect.
+    Without the marks the next plan would make the same decision again, and the undo would have no effect.
     """
     protected_parts = dict(state.view.protected_parts)
     for edit in revoked.edits:
@@ -370,14 +411,31 @@ def _protect_restored_parts(
             protected_parts[index] = (*protected_parts.get(index, ()), edit.span.part)
     # An undone limit of turns must not hide the same turns at the next plan, so it counts only those from here on.
     turn_limit_start = state.view.turn_limit_start
-    if isinstance(revoked, CompactionEntry):
-        first_changed = min(state.view.first_kept, before.view.first_kept)
-        if revoked.trigger == TRIGGER_HISTORY:
-            turn_limit_start = len(state.history.sized_messages)
-    else:
-        first_changed = _find_first_changed_index(state, revoked.edits)
-    state = _replace_last_request(state, unchanged_until=min(state.last_request.unchanged_until, first_changed))
+    if _is_turn_limit(revoked):
+        turn_limit_start = len(state.history.sized_messages)
     return _replace_view(state, protected_parts=protected_parts, turn_limit_start=turn_limit_start)
+
+
+def _release_parts(state: ConversationState, restored: DecisionEntry | CompactionEntry) -> ConversationState:
+    """Return ``state`` without the marks that ``_protect_parts`` made when ``restored`` was revoked."""
+    protected_parts = dict(state.view.protected_parts)
+    for edit in restored.edits:
+        for index in range(edit.span.start, edit.span.stop):
+            marks = list(protected_parts.pop(index, ()))
+            # The undo of another decision may have marked the same part, so one mark goes and not all.
+            if edit.span.part in marks:
+                marks.remove(edit.span.part)
+            if marks:
+                protected_parts[index] = tuple(marks)
+    turn_limit_start = state.view.turn_limit_start
+    has_undone_turn_limit = any(_is_turn_limit(revoked.body) for revoked in state.view.revoked_decisions)
+    if _is_turn_limit(restored) and not has_undone_turn_limit:
+        turn_limit_start = 0
+    return _replace_view(state, protected_parts=protected_parts, turn_limit_start=turn_limit_start)
+
+
+def _is_turn_limit(decision: DecisionEntry | CompactionEntry) -> bool:
+    return isinstance(decision, CompactionEntry) and decision.trigger == TRIGGER_HISTORY
 
 
 def _rebuild_with_decisions(

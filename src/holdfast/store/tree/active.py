@@ -38,10 +38,14 @@ _DERIVED_FIELDS = {
     "view.compaction",
     "view.edits",
     "view.active_decisions",
+    "view.revoked_decisions",
     "view.normalized_prefix",
     "history.first_index_by_call_id",
 }
-"""Fields of a state that are rebuilt from messages, compaction or decisions; so are all sequences."""
+"""Fields of a state that are rebuilt from messages, compaction or decisions; so are all sequences.
+
+Undone decisions are left out: a branch on which one is restored is read from the root.
+"""
 _EMPTY_FIELDS = flatten_state(ConversationState())
 CHECKPOINT_FIELDS = tuple(
     name

@@ -130,7 +130,7 @@ class _BranchCopier:
         if isinstance(body, RevokeEntry):
             if body.revoked_id in self._omitted_ids:
                 return None
-            return RevokeEntry(self._map_id(body.revoked_id))
+            return replace(body, revoked_id=self._map_id(body.revoked_id))
         return self._copy_other_body(body)
 
     def _copy_other_body(self, body: EntryBody) -> EntryBody:
