@@ -10,7 +10,7 @@ from holdfast.config import load_shipped_catalog
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.message_events import list_message_events
+from holdfast.reports.message_events import list_message_events, read_decision_entries
 from holdfast.reports.request_view import SUMMARY_NUMBER, HiddenMessages, ShownMessage, build_request_view
 from holdfast.reports.timeline import build_timeline, compose_requests, load_timeline
 from holdfast.state.conversation_state import ConversationState
@@ -181,7 +181,7 @@ def test_a_message_has_a_history():
     info = store.get_session("one")
     timeline = load_timeline(store, info, load_shipped_catalog())
     said = store.get_entry("one", timeline.message_ids[2])
-    events = list_message_events(store, "one", timeline.path_ids, 2, said, timeline.requests)
+    events = list_message_events(timeline, read_decision_entries(store, "one", timeline), 2, said)
     assert [event.kind for event in events] == ["said", "sent", "reduced", "hidden", "hidden", "undone"]
     assert [event.is_undone for event in events] == [False, False, False, True, False, False]
     assert events[1].request == 2

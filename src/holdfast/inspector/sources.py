@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from holdfast.config import Configuration
 from holdfast.errors import StoreReadOnly
+from holdfast.reports.read_backs import RecallCall, load_recall_calls
 from holdfast.reports.session_lock import open_journal_at_leaf
 from holdfast.reports.timeline import Timeline, load_timeline
+from holdfast.state.lazy_entries import get_entry_headers
 from holdfast.store.base import SessionInfo, SessionStore
 
 KEPT_TIMELINES = 50
@@ -39,6 +41,7 @@ class InspectedStore:
         self._open_writer = open_writer
         self._lock = Lock()
         self._timelines: OrderedDict[str, _KnownTimeline] = OrderedDict()
+        self._recall_calls: OrderedDict[str, _KnownCalls] = OrderedDict()
 
     def get_session(self, key: str) -> SessionInfo:
         """Return the session called ``key``, or the only one that begins so. Raises ``UnknownId``."""
@@ -75,6 +78,29 @@ class InspectedStore:
             while len(self._timelines) > KEPT_TIMELINES:
                 self._timelines.popitem(last=False)
         return timeline
+
+    def load_recall_calls(self, info: SessionInfo) -> tuple[RecallCall, ...]:
+        """Return the session's calls of the recall tool; only entries that are new since the last time are read."""
+        with self._lock:
+            known = self._recall_calls.get(info.key)
+        if known is None or known.entry_count > info.entry_count:
+            known = _KnownCalls()
+        if known.entry_count < info.entry_count:
+            headers = get_entry_headers(self.store.read_lazy_entries(info.key))
+            new_calls = load_recall_calls(headers, known.last_seq)
+            last_seq = headers[-1].seq if headers else 0
+            known = _KnownCalls(info.entry_count, last_seq, (*known.calls, *new_calls))
+            with self._lock:
+                self._recall_calls[info.key] = known
+                while len(self._recall_calls) > KEPT_TIMELINES:
+                    self._recall_calls.popitem(last=False)
+        return known.calls
+
+
+class _KnownCalls(Struct, frozen=True):
+    entry_count: int = 0
+    last_seq: int = 0
+    calls: tuple[RecallCall, ...] = ()
 
 
 class _KnownTimeline(Struct, frozen=True):

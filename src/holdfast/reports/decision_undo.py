@@ -16,6 +16,7 @@ from holdfast.reports.history import (
     BranchHistory,
     MessageState,
     build_branch_history,
+    find_revoking_entries,
     list_active_decisions,
     list_message_visibility,
     list_shown_edits,
@@ -26,6 +27,7 @@ from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
 from holdfast.state.fold.fold_entries import apply_entries, apply_entry
+from holdfast.state.lazy_entries import get_entry_headers
 from holdfast.state.target import Target
 from holdfast.state.view import (
     get_next_shown_index,
@@ -277,8 +279,8 @@ class UndoPreview(Struct, frozen=True):
 def preview_undo(store: SessionStore, info: SessionInfo, name: str, *, is_restored: bool = False) -> UndoPreview:
     """Return the effect of undoing the decision whose id begins with ``name``, or of restoring it.
 
-    Raises ``UnknownId`` if it is not in force, or not undone. For the compaction in force, and for decisions
-    since, only what requests show is read; for anything else the whole branch.
+    Raises ``UnknownId`` if it is not in force, or not undone. For an undo only what requests show is read, before and
+    after; for a restore the whole branch.
     """
     state = store.open_state(info.key)
     if is_restored:
@@ -303,29 +305,53 @@ def preview_undo(store: SessionStore, info: SessionInfo, name: str, *, is_restor
 def _find_active_decision(
     store: SessionStore, info: SessionInfo, state: ConversationState, name: str
 ) -> tuple[str, DecisionEntry | CompactionEntry]:
-    """Return the decision in force whose id begins with ``name``; the whole branch is read if ``state`` has none."""
+    """Return the decision in force whose id begins with ``name``, also one that ``state`` does not hold.
+
+    ``state`` was opened at the newest compaction, which hides all that some decisions are about.
+    """
     active = dict(state.view.active_decisions)
-    if name not in active:
-        active = dict(build_branch_history(store.read_path(info.key)).state.view.active_decisions)
+    if name not in active and state.view.compaction is not None:
+        active = _read_active_decisions(store, info)
     id_ = resolve_decision_id(list(active), name)
     return id_, active[id_]
+
+
+def _read_active_decisions(store: SessionStore, info: SessionInfo) -> dict[str, DecisionEntry | CompactionEntry]:
+    """Return all decisions in force by their ids, oldest first, without reading messages."""
+    parents = {header.id: header.parent for header in get_entry_headers(store.read_lazy_entries(info.key))}
+    path_ids: set[str] = set()
+    ancestor = info.leaf_id
+    while ancestor is not None and ancestor not in path_ids:
+        path_ids.add(ancestor)
+        ancestor = parents.get(ancestor)
+    decisions: list[Entry] = []
+    for kind in ("decision", "compaction", "revoke"):
+        decisions += [entry for entry in store.read_entries(info.key, kind) if entry.id in path_ids]
+    decisions.sort(key=lambda entry: entry.seq)
+    undone_ids = find_revoking_entries(decisions)
+    active: dict[str, DecisionEntry | CompactionEntry] = {}
+    for entry in decisions:
+        if isinstance(entry.body, DecisionEntry | CompactionEntry) and entry.id not in undone_ids:
+            active[entry.id] = entry.body
+    return active
 
 
 def _remove_stored_decision(
     store: SessionStore, info: SessionInfo, state: ConversationState, id_: str, body: DecisionEntry | CompactionEntry
 ) -> tuple[ConversationState, ConversationState]:
     """Return the states with and without a decision in force; ``state`` may lack the messages that it hides."""
-    if body == state.view.compaction:
+    if id_ not in dict(state.view.active_decisions):
+        # All that it is about is hidden by a later compaction, which stays.
+        return state, state
+    with suppress(LookupError):
+        if body != state.view.compaction:
+            return state, _fold_revoke(state, id_)
         # The messages that it hides are those of the branch before it, which opens without what older ones hide.
         later: list[Entry] = []
-        entry = store.get_entry(info.key, store.get_session(info.key).leaf_id or id_)
+        entry = store.get_entry(info.key, info.leaf_id or id_)
         while entry.id != id_ and entry.parent is not None:
             later.append(entry)
             entry = store.get_entry(info.key, entry.parent)
-        with suppress(LookupError):
-            return state, apply_entries(store.open_state(info.key, entry.parent), reversed(later))
-    elif id_ in dict(state.view.active_decisions):
-        with suppress(LookupError):
-            return state, _fold_revoke(state, id_)
+        return state, apply_entries(store.open_state(info.key, entry.parent), reversed(later))
     whole = build_branch_history(store.read_path(info.key)).state
     return whole, _fold_revoke(whole, id_)

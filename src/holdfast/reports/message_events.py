@@ -1,11 +1,11 @@
-"""What happened to one message: said, first sent, reduced, hidden, undone, restored.
+"""What happened to one message: said, first sent, reduced, hidden, undone, restored, read back.
 
 Read from the small entries of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -14,11 +14,12 @@ from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.entry_lines import describe_entry_body
 from holdfast.reports.history import find_revoking_entries
-from holdfast.reports.timeline import TimelineRequest
+from holdfast.reports.read_backs import RecallCall, select_read_backs
+from holdfast.reports.timeline import Timeline
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
 from holdfast.store.base import SessionStore
 
-EventKind: TypeAlias = Literal["said", "sent", "reduced", "hidden", "undone", "restored"]
+EventKind: TypeAlias = Literal["said", "sent", "reduced", "hidden", "undone", "restored", "read_back"]
 
 
 class MessageEvent(Struct, frozen=True):
@@ -34,33 +35,67 @@ class MessageEvent(Struct, frozen=True):
     """What ``recall`` reads the replaced text back with; empty if nothing was stored."""
     is_undone: bool = False
     request: int = 0
-    """Number of the request that it is about; 0 if it is about none."""
+    """Number of the request that it is about, whose entry ``entry`` is; 0 if it is about none."""
+    log_entry: str = ""
+    """The entry that tells of it, if that is not ``entry``."""
+
+
+def read_decision_entries(store: SessionStore, key: str, timeline: Timeline) -> list[Entry]:
+    """Return the decisions, compactions and undos of the branch of ``timeline``, in order."""
+    decisions: list[Entry] = []
+    for kind in ("decision", "compaction", "revoke"):
+        decisions += [entry for entry in store.read_entries(key, kind) if entry.id in timeline.path_ids]
+    return sorted(decisions, key=lambda entry: entry.seq)
+
+
+def has_decision_about(decisions: Sequence[Entry], number: int) -> bool:
+    """Return whether a decision reduced or hid message ``number``, undone or not."""
+    return any(True for _ in _iterate_decision_events(decisions, number))
 
 
 def list_message_events(
-    store: SessionStore,
-    key: str,
-    path_ids: Iterable[str],
+    timeline: Timeline,
+    decisions: Sequence[Entry],
     number: int,
     said: Entry,
-    requests: Sequence[TimelineRequest],
+    recall_calls: Sequence[RecallCall] = (),
 ) -> list[MessageEvent]:
     """List what happened to message ``number`` of a branch, oldest first.
 
-    ``path_ids`` are the ids of the branch's entries, ``said`` the entry of the message, ``requests`` those of the
-    branch.
+    ``decisions`` are those of ``read_decision_entries``, ``said`` is the entry of the message, ``recall_calls`` are the
+    session's calls of the recall tool.
     """
-    on_path = set(path_ids)
-    decisions: list[Entry] = []
-    for kind in ("decision", "compaction", "revoke"):
-        decisions += [entry for entry in store.read_entries(key, kind) if entry.id in on_path]
-    decisions.sort(key=lambda entry: entry.seq)
     events = [MessageEvent("said", said.id, said.time_ms, f"said as message #{number}")]
-    first = next((request for request in requests if request.messages > number), None)
+    first = next((request for request in timeline.requests if request.messages > number), None)
     if first is not None:
         text = f"first sent in request {first.number:,}"
         events.append(MessageEvent("sent", first.request, first.at, text, request=first.number))
-    return events + list(_iterate_decision_events(decisions, number))
+    later_events = [*_iterate_decision_events(decisions, number)]
+    handles = [event.handle for event in later_events if event.handle]
+    calls = select_read_backs(recall_calls, said.id, handles)
+    later_events += _make_read_back_events(calls, timeline)
+    order = {entry.id: entry.seq for entry in decisions} | {call.entry: call.seq for call in calls}
+    later_events.sort(key=lambda event: order.get(event.log_entry or event.entry, 0))
+    return events + later_events
+
+
+def _make_read_back_events(calls: Sequence[RecallCall], timeline: Timeline) -> list[MessageEvent]:
+    """Make the events of calls on the branch, each with the request that the call was the answer to."""
+    numbers = {id_: number for number, id_ in enumerate(timeline.message_ids)}
+    events: list[MessageEvent] = []
+    for call in calls:
+        if call.entry not in numbers:
+            continue
+        sent_before = [request for request in timeline.requests if request.messages <= numbers[call.entry]]
+        if not sent_before:
+            text = f"the model read it back in message #{numbers[call.entry]}"
+            events.append(MessageEvent("read_back", call.entry, call.at, text, log_entry=call.entry))
+            continue
+        request = sent_before[-1]
+        text = f"the model read it back at request {request.number:,}"
+        event = MessageEvent("read_back", request.request, call.at, text, request=request.number, log_entry=call.entry)
+        events.append(event)
+    return events
 
 
 def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterator[MessageEvent]:

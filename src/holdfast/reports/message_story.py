@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from msgspec import Struct
 
 from holdfast.messages.sized_message import SizedMessage
@@ -16,9 +18,10 @@ from holdfast.reports.history import (
     list_message_visibility,
 )
 from holdfast.reports.history import sum_message_sizes as size_of
+from holdfast.reports.read_backs import list_recall_calls, select_read_backs
 from holdfast.reports.request_size import RequestSize
 from holdfast.state.conversation_state import ConversationState
-from holdfast.state.entries import CompactionEntry
+from holdfast.state.entries import CompactionEntry, RequestEntry
 from holdfast.store.base import SessionInfo
 
 
@@ -28,6 +31,18 @@ class MessageReplacement(Struct, frozen=True, omit_defaults=True):
     tokens: int
     text: str
     entry: str = ""
+
+
+class ReadBack(Struct, frozen=True):
+    """A call of the recall tool with which the model read a message back."""
+
+    entry: str
+    """Id of the entry of the message with the call."""
+    at: int | None
+    text_id: str
+    """The id that the call named."""
+    request: int
+    """Number of the request that it was the answer to, counted from 1; 0 if none is recorded before it."""
 
 
 class MessageStory(Struct, frozen=True):
@@ -49,6 +64,8 @@ class MessageStory(Struct, frozen=True):
     actions: tuple[MessageAction, ...]
     changed_fields: tuple[FieldChange, ...] = ()
     """Fields that messages of its role are sent with changed, since a server refused them."""
+    read_backs: tuple[ReadBack, ...] = ()
+    """When the model read it back, oldest first."""
 
 
 def explain_message(
@@ -62,6 +79,7 @@ def explain_message(
     entry = log.message_entries[number]
     sized_message = log.state.history.sized_messages[number]
     state = list_message_visibility(log.state)[number]
+    actions = tuple(iter_message_actions(log, number, info.format, size))
     return MessageStory(
         session=info.key,
         message=number,
@@ -73,9 +91,21 @@ def explain_message(
         text=_join_message_text([sized_message]),
         state=state,
         replacement=_find_replacement(log, number, state, size),
-        actions=tuple(iter_message_actions(log, number, info.format, size)),
+        actions=actions,
         changed_fields=list_message_field_changes(log.state, sized_message.message.role),
+        read_backs=tuple(_find_read_backs(log, entry.id, actions)),
     )
+
+
+def _find_read_backs(log: BranchHistory, said_id: str, actions: Iterable[MessageAction]) -> Iterator[ReadBack]:
+    """Yield the calls with which the model read a message back, whose decisions are ``actions``."""
+    handles = [handle for action in actions for handle in action.recall]
+    request_count = 0
+    for entry in log.entries:
+        if isinstance(entry.body, RequestEntry):
+            request_count += 1
+        for call in select_read_backs(list_recall_calls([entry]), said_id, handles):
+            yield ReadBack(call.entry, call.at, call.text_id, request_count)
 
 
 def _find_replacement(

@@ -240,6 +240,11 @@ def _print_story(story: MessageStory, info: SessionInfo, short_key: str, lines: 
         out.print()
         _print_action(out, short_key, action)
     print_more_hint(omitted_count, "decision", "--limit")
+    for read_back in story.read_backs[-limit:]:
+        place = f"at request {read_back.request:,}" if read_back.request else "before any request"
+        call = f"entry {clean_single_line(read_back.entry)[:SHORT_ID]}"
+        when = f" {format_time(read_back.at)}".rstrip()
+        print_wrapped(out, Text(f"the model read it back {place}{when} ({call})"))
     for line in list_change_lines(story.changed_fields):
         print_wrapped(out, Text(line))
 
@@ -276,3 +281,5 @@ def _print_action(console: Any, session: str, action: MessageAction) -> None:
     # A capped message cannot be shown again: its full text never was in an entry.
     if not action.revoked_by and action.kind != "capped":
         print_command(console, Text(f"  undo it: holdfast undo {key} {short}", style="dim"))
+    if action.revoked_by:
+        print_command(console, Text(f"  restore it: holdfast undo {key} {short} --restore", style="dim"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from holdfast.errors import UnknownId
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.describe import get_message_text_lines
 from holdfast.reports.history import get_shown_messages, list_message_visibility
-from holdfast.reports.message_events import MessageEvent, list_message_events
+from holdfast.reports.message_events import MessageEvent, has_decision_about, list_message_events, read_decision_entries
+from holdfast.reports.message_view import build_message_view
 from holdfast.state.entries import BranchSummaryEntry, MessageEntry
 from holdfast.store.base import SessionInfo
 
@@ -72,7 +75,9 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
     page_count = max(1, -(-len(text) // CHARACTERS_PER_PAGE))
     page = min(max(1, page), page_count)
     start = (page - 1) * CHARACTERS_PER_PAGE
-    state = source.store.open_state(info.key)
+    decisions = read_decision_entries(source.store, info.key, timeline)
+    pinned_count = _count_system_messages(source, info, timeline.message_ids)
+    state = build_message_view(message, len(timeline.message_ids), pinned_count, decisions)
     visibility = list_message_visibility(state)[number]
     shown_text, shown_tokens = "", message.tokens if visibility == "whole" else 0
     if visibility == "reduced":
@@ -83,6 +88,8 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
     lost_lines: tuple[str, ...] = ()
     if visibility == "hidden" and state.view.compaction is not None and state.view.compaction.summary is not None:
         kept_lines, lost_lines = divide_by_summary(text, state.view.compaction.summary.text)
+    # What was never reduced or hidden cannot have been read back, and the calls need not be read.
+    recall_calls = source.load_recall_calls(info) if has_decision_about(decisions, number) else ()
     return MessagePage(
         number=number,
         entry=entry.id,
@@ -96,11 +103,20 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
         state=visibility,
         shown_text=shown_text[:CHARACTERS_PER_PAGE],
         shown_tokens=shown_tokens,
-        events=tuple(list_message_events(source.store, info.key, timeline.path_ids, number, entry, timeline.requests)),
+        events=tuple(list_message_events(timeline, decisions, number, entry, recall_calls)),
         message_count=len(timeline.message_ids),
         kept_lines=kept_lines,
         lost_lines=lost_lines,
     )
+
+
+def _count_system_messages(source: InspectedStore, info: SessionInfo, message_ids: Sequence[str]) -> int:
+    """Return how many system messages stand at the start of the branch."""
+    for number, entry_id in enumerate(message_ids):
+        body = source.store.get_entry(info.key, entry_id).body
+        if not isinstance(body, MessageEntry) or body.sized_message.message.role != "system":
+            return number
+    return len(message_ids)
 
 
 def divide_by_summary(text: str, summary: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
