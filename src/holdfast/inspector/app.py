@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from hmac import compare_digest
 from secrets import token_urlsafe
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from anyio import sleep, to_thread
 from starlette.applications import Starlette
@@ -34,6 +34,10 @@ from holdfast.reports.decision_undo import preview_undo
 
 FOLLOW_SECONDS = 1.0
 """How often a session that is followed is looked at. Chosen by judgement: one row of the store is read."""
+ABOUT_PATH = "/about"
+"""The address at which an inspector tells another one which store it shows."""
+STORE_HEADER = "x-holdfast-inspected"
+"""The header of that answer."""
 _ERROR_STATUS = {UnknownId: 404, StoreLocked: 503, StoreReadOnly: 403}
 """The status of a page that says what is wrong; 500 for anything else."""
 MAX_QUERY = 2_000
@@ -57,6 +61,7 @@ def make_inspector_app(source: InspectedStore, root_path: str = "", *, is_for_th
         Route("/undo", pages.confirm_undo),
         Route("/undo", pages.undo_decision, methods=["POST"]),
         Route("/changes", pages.send_changes),
+        Route(ABOUT_PATH, pages.send_name),
         Route("/assets/{name}", pages.send_asset),
     ]
     return Starlette(
@@ -220,6 +225,11 @@ class InspectorPages:
         except HoldfastError:
             return None
         return info.leaf_id, info.entry_count
+
+    def send_name(self, _: Request) -> Response:
+        """Tell which store is shown."""
+        headers = {**SECURITY_HEADERS, STORE_HEADER: quote(self._source.name)}
+        return PlainTextResponse("an inspector of Holdfast", headers=headers)
 
     def send_asset(self, request: Request) -> Response:
         """Send a file that pages load."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from urllib.parse import unquote
 
 import uvicorn
 
-from holdfast.inspector.app import make_inspector_app
+from holdfast.inspector.app import ABOUT_PATH, STORE_HEADER, make_inspector_app
 from holdfast.inspector.sources import InspectedStore
 
 LOOPBACK = "127.0.0.1"
 """The one address that the inspector listens at: what it shows is for whoever sits at this machine."""
+ASK_SECONDS = 0.5
+"""Seconds that a program at a port that is taken has to say what it is. Chosen by judgement: it is on this machine."""
 CLOSE_SECONDS = 1
 """Seconds that pages which follow a session have to close when the server stops."""
 
@@ -20,6 +24,20 @@ CLOSE_SECONDS = 1
 def open_listener(port: int) -> socket.socket:
     """Return a socket that listens at ``port``, or at a free one for 0. Raises ``OSError`` if the port is taken."""
     return socket.create_server((LOOPBACK, port))
+
+
+def find_inspector(port: int) -> str | None:
+    """Return the name of the store that an inspector at ``port`` of this machine shows; None if none answers there."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ASK_SECONDS)
+    try:
+        connection.request("GET", ABOUT_PATH)
+        response = connection.getresponse()
+        name = response.getheader(STORE_HEADER)
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return None if name is None else unquote(name)
 
 
 def serve_inspector(source: InspectedStore, listener: socket.socket, on_ready: Callable[[str], object]) -> None:
