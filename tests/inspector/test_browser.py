@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from served_inspector import RULE, say
+from served_inspector import RULE, make_long_session, say
 
 from holdfast.inspector.export import export_session
 from holdfast.inspector.rendering import PageWriter
@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; install it, or name it with HOLDFAST_CHROMIUM"),
     pytest.mark.long,
 ]
+COMPACTION_INDEX = next(index for index, body in enumerate(make_long_session()) if isinstance(body, CompactionEntry))
 PAGES = {
     "sessions": ("", {}),
     "timeline": ("session", {"id": "long"}),
@@ -35,6 +36,7 @@ PAGES = {
     "message": ("message", {"session": "long", "id": "0"}),
     "diff": ("diff", {"session": "long", "from": "55", "to": "56"}),
     "search": ("search", {"q": "daytime"}),
+    "undo": ("undo", {"session": "long", "decision": f"{COMPACTION_INDEX:08x}", "message": "0"}),
     "error": ("session", {"id": "nothing"}),
 }
 """A page of each kind."""
