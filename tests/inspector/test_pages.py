@@ -146,7 +146,7 @@ def test_a_forgotten_rule_is_found(inspected):
     """The story of a hidden message says which of its lines the summary kept, and which not."""
     text = inspected.get("message", session="long", id=0)
     assert "What the summary kept of it" in text
-    kept, _, lost = text.partition("lines that it does not quote")
+    kept, _, lost = text.partition("line that it does not quote")
     assert RULE in kept
     assert "Find out why it is slow." in lost
 

@@ -18,12 +18,11 @@ from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.history import load_branch_history
 from holdfast.reports.message_events import list_message_events, read_decision_entries
 from holdfast.reports.message_story import explain_message
-from holdfast.reports.read_backs import list_recall_calls, load_recall_calls, select_read_backs
+from holdfast.reports.read_backs import MAX_CALL_TOKENS, list_recall_calls, select_read_backs
 from holdfast.reports.request_size import ESTIMATOR_SIZE
 from holdfast.reports.timeline import load_timeline
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, RequestEntry
-from holdfast.state.lazy_entries import get_entry_headers
 from holdfast.store.base import SessionInfo
 from holdfast.store.open_store import open_store
 
@@ -85,7 +84,7 @@ def test_a_call_reads_back_what_the_tool_answers_it_with(text_ids):
                 continue
             if source_id in {SAID_ID, HASH[:HANDLE_CHARS]}:
                 expected.append(f"call{number}")
-        calls = load_recall_calls(get_entry_headers(store.read_lazy_entries(KEY)))
+        calls = list_recall_calls(store.read_entries(KEY, "message", max_tokens=MAX_CALL_TOKENS))
         selected = select_read_backs(calls, SAID_ID, [HASH[:HANDLE_CHARS]])
         assert [call.entry for call in selected] == expected
 

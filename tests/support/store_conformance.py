@@ -389,6 +389,21 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
                 ]
             assert store.read_entries(SAMPLE_KEY, after=0) == all_entries
 
+    def test_read_entries_leaves_out_messages_over_a_size(self, tmp_path: Path) -> None:
+        """Messages of more tokens are left out; all other entries are there, in order, by kind and after one."""
+        with self.open(tmp_path) as store:
+            store.import_entries(SAMPLE_KEY, make_long_session())
+            all_entries = store.read_entries(SAMPLE_KEY)
+            sizes = {e.id: e.body.sized_message.tokens for e in all_entries if isinstance(e.body, MessageEntry)}
+            for most in (0, min(sizes.values()), sorted(sizes.values())[len(sizes) // 2], max(sizes.values())):
+                expected = [entry for entry in all_entries if sizes.get(entry.id, 0) <= most]
+                assert store.read_entries(SAMPLE_KEY, max_tokens=most) == expected
+                messages = [entry for entry in expected if isinstance(entry.body, MessageEntry)]
+                assert store.read_entries(SAMPLE_KEY, "message", max_tokens=most) == messages
+                after = all_entries[len(all_entries) // 2].seq
+                later = [entry for entry in expected if entry.seq > after]
+                assert store.read_entries(SAMPLE_KEY, after=after, max_tokens=most) == later
+
     def test_get_session_and_get_entry_accept_a_unique_prefix(self, tmp_path: Path) -> None:
         """A unique prefix is enough, an exact id wins over longer ones, and an ambiguous prefix lists the
         candidates.

@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from holdfast.config import Configuration
 from holdfast.errors import StoreReadOnly
-from holdfast.reports.read_backs import RecallCall, load_recall_calls
+from holdfast.reports.read_backs import MAX_CALL_TOKENS, RecallCall, list_recall_calls
 from holdfast.reports.session_lock import open_journal_at_leaf
 from holdfast.reports.timeline import Timeline, load_timeline
-from holdfast.state.lazy_entries import get_entry_headers
 from holdfast.store.base import SessionInfo, SessionStore
 
 KEPT_TIMELINES = 50
@@ -86,10 +85,9 @@ class InspectedStore:
         if known is None or known.entry_count > info.entry_count:
             known = _KnownCalls()
         if known.entry_count < info.entry_count:
-            headers = get_entry_headers(self.store.read_lazy_entries(info.key))
-            new_calls = load_recall_calls(headers, known.last_seq)
-            last_seq = headers[-1].seq if headers else 0
-            known = _KnownCalls(info.entry_count, last_seq, (*known.calls, *new_calls))
+            new_entries = self.store.read_entries(info.key, "message", after=known.last_seq, max_tokens=MAX_CALL_TOKENS)
+            last_seq = new_entries[-1].seq if new_entries else known.last_seq
+            known = _KnownCalls(info.entry_count, last_seq, (*known.calls, *list_recall_calls(new_entries)))
             with self._lock:
                 self._recall_calls[info.key] = known
                 while len(self._recall_calls) > KEPT_TIMELINES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -12,7 +12,6 @@ from holdfast.engine.recall import RECALL_TOOL_NAME
 from holdfast.engine.recall_sources import MIN_ID_PREFIX
 from holdfast.messages.message import Message
 from holdfast.state.entries import Entry, MessageEntry
-from holdfast.state.lazy_entries import LazyEntry, get_entry_type, load_entry
 
 RECALL_NAMES = frozenset({RECALL_TOOL_NAME, "fetch_result"})
 """Names of the tool; the reference agent calls it ``fetch_result``. Over MCP the server's name stands before it."""
@@ -60,17 +59,6 @@ def list_recall_calls(entries: Iterable[Entry]) -> list[RecallCall]:
                 RecallCall(entry.id, entry.seq, entry.time_ms, text_id) for text_id in iterate_recall_ids(message)
             ]
     return calls
-
-
-def load_recall_calls(headers: Sequence[Entry | LazyEntry], after: int = 0) -> list[RecallCall]:
-    """Load the calls in those of a session's entries that come after ``seq`` ``after``; long messages are not read."""
-    return list_recall_calls(load_entry(header) for header in headers if header.seq > after and _may_be_call(header))
-
-
-def _may_be_call(header: Entry | LazyEntry) -> bool:
-    if get_entry_type(header) is not MessageEntry:
-        return False
-    return isinstance(header, Entry) or header.tokens <= MAX_CALL_TOKENS
 
 
 def select_read_backs(calls: Iterable[RecallCall], said_id: str, handles: Iterable[str]) -> list[RecallCall]:

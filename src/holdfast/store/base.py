@@ -268,11 +268,13 @@ class SessionStore(Protocol):
         For an imported session this reads a few rows, for any other its active branch.
         """
 
-    def read_entries(self, key: str, kind: str | None = None, *, after: int = 0) -> list[Entry]:
+    def read_entries(
+        self, key: str, kind: str | None = None, *, after: int = 0, max_tokens: int | None = None
+    ) -> list[Entry]:
         """Return all entries of the tree in order of ``seq``, or only those of ``kind`` (``"decision"``…).
 
-        Kinds are the tags of ``state.entries``. Entries of other kinds, and those up to ``seq`` ``after``, are not
-        read.
+        Kinds are the tags of ``state.entries``. Entries of other kinds, those up to ``seq`` ``after``, and messages of
+        more than ``max_tokens`` estimated tokens are not read.
         """
 
     def read_lazy_entries(self, key: str) -> Sequence[Entry]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from holdfast.errors import StoreError, StoreLocked
-from holdfast.state.entries import Entry, LabelEntry
+from holdfast.state.entries import BranchSummaryEntry, Entry, LabelEntry, MessageEntry
 from holdfast.store.base import LEASE_WAIT, MessageDecoder, ProgressCallback, Quota, SessionInfo
 from holdfast.store.blobs.blob_total import add_session_bytes
 from holdfast.store.blobs.blobs import MemoryBlobStore
@@ -206,7 +206,9 @@ class MemoryStore(TreeStore):
             ancestor = row.parent_seq
         return entries[::-1]
 
-    def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
+    def _read_all_entries(
+        self, key: str, kind: str | None = None, after: int = 0, max_tokens: int | None = None
+    ) -> list[Entry]:
         rows = self._sessions[key].rows
         entries = []
         # From the end: a caller that asks for entries after ``after`` wants the few newest of a long log.
@@ -214,8 +216,11 @@ class MemoryStore(TreeStore):
             if seq <= after:
                 break
             entry = rows[seq].entry
-            if kind is None or KIND_BY_TYPE[type(entry.body)] == kind:
-                entries.append(entry)
+            if kind is not None and KIND_BY_TYPE[type(entry.body)] != kind:
+                continue
+            if max_tokens is not None and _count_message_tokens(entry) > max_tokens:
+                continue
+            entries.append(entry)
         entries.reverse()
         return entries
 
@@ -262,3 +267,10 @@ class MemoryStore(TreeStore):
         checkpoints = self._sessions[key].checkpoints
         checkpoints[seq] = state
         self._undo.append(lambda: checkpoints.pop(seq))
+
+
+def _count_message_tokens(entry: Entry) -> int:
+    """Return the estimated tokens of a message; 0 for any other entry."""
+    if isinstance(entry.body, MessageEntry | BranchSummaryEntry):
+        return entry.body.sized_message.tokens
+    return 0

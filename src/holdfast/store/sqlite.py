@@ -287,12 +287,21 @@ class SqliteStore(TreeStore):
     def _read_path_up(self, key: str, seq: int, keep: int, base: int) -> list[Entry]:  # noqa: ARG002 -- seq is of one session
         return self._decode_rows(self._file.db.execute(_SELECT_PATH_UP, (seq, keep, base)))
 
-    def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
-        if kind is None:
-            return self._decode_rows(self._file.db.execute(_SELECT_ALL_ENTRIES, (key, after)))
-        condition = f"e.session = {_SESSION_NUMBER} AND {build_kind_condition(kind)} AND e.seq > ?"
+    def _read_all_entries(
+        self, key: str, kind: str | None = None, after: int = 0, max_tokens: int | None = None
+    ) -> list[Entry]:
+        condition = f"e.session = {_SESSION_NUMBER}"
+        values: list[str | int] = [key]
+        if kind is not None:
+            condition += f" AND {build_kind_condition(kind)}"
+            values.append(kind)
+        condition += " AND e.seq > ?"
+        values.append(after)
+        if max_tokens is not None:
+            condition += " AND e.size <= ?"
+            values.append(max_tokens)
         query = f"{_SELECT_ENTRY} WHERE {condition} ORDER BY e.seq"
-        return self._decode_rows(self._file.db.execute(query, (key, kind, after)))
+        return self._decode_rows(self._file.db.execute(query, values))
 
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
         headers = []

@@ -141,7 +141,9 @@ class TreeStore(ABC):
         """
 
     @abstractmethod
-    def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]: ...
+    def _read_all_entries(
+        self, key: str, kind: str | None = None, after: int = 0, max_tokens: int | None = None
+    ) -> list[Entry]: ...
 
     @abstractmethod
     def _find_tip_ids(self, key: str) -> list[str]: ...
@@ -410,10 +412,15 @@ class TreeStore(ABC):
             return outline_state
         return reduce_to_sizes(self.open_state(key))
 
-    def read_entries(self, key: str, kind: str | None = None, *, after: int = 0) -> list[Entry]:
-        """Return all entries in order of ``seq``, or those of ``kind``; only entries with a ``seq`` over ``after``."""
+    def read_entries(
+        self, key: str, kind: str | None = None, *, after: int = 0, max_tokens: int | None = None
+    ) -> list[Entry]:
+        """Return all entries in order of ``seq``, or those of ``kind``; only entries with a ``seq`` over ``after``.
+
+        Messages of more than ``max_tokens`` are left out.
+        """
         with self._read_transaction():
-            return self._read_all_entries(self._require_info(key).key, kind, after)
+            return self._read_all_entries(self._require_info(key).key, kind, after, max_tokens)
 
     def read_lazy_entries(self, key: str) -> Sequence[Entry]:
         """Return the same entries as ``read_entries``, each read from the store on demand."""
