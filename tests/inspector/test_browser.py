@@ -33,6 +33,9 @@ PAGES = {
     "sessions": ("", {}),
     "timeline": ("session", {"id": "long"}),
     "request": ("request", {"session": "long", "id": "40"}),
+    "raw": ("raw", {"session": "long", "id": "40"}),
+    "range": ("session", {"id": "long", "from": "28", "to": "40"}),
+    "sorted": ("", {"sort": "compactions"}),
     "message": ("message", {"session": "long", "id": "0"}),
     "diff": ("diff", {"session": "long", "from": "55", "to": "56"}),
     "search": ("search", {"q": "daytime"}),
@@ -133,6 +136,71 @@ def test_an_exported_page_opens_from_disk(chromium, inspected, tmp_path, scheme)
     assert [found["id"] for found in axe.Axe().run(page).response["violations"]] == []
     assert complaints == [page_path.as_uri()]
     context.close()
+
+
+def test_dragging_over_the_overview_zooms_in(chromium, inspected):
+    """A drag selects the requests below it; a click still leads to one request, and the range stays."""
+    page, complaints = open_page(chromium, inspected, "timeline")
+    box = page.locator(".overview").bounding_box()
+    column = box["width"] / 60
+    page.mouse.move(box["x"] + 10.5 * column, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 15.5 * column, box["y"] + 40, steps=4)
+    assert page.locator(".overview .selection").count() == 1
+    page.mouse.move(box["x"] + 29.5 * column, box["y"] + 40, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**from=11&to=30")
+    assert page.locator(".overview a").count() == 20
+    page.mouse.click(box["x"] + box["width"] / 40, box["y"] + 40)
+    page.wait_for_url("**#request-11")
+    assert page.locator(".overview a").count() == 20
+    page.get_by_role("link", name="whole session").click()
+    page.get_by_role("heading", name="All requests").wait_for()
+    assert complaints == []
+    page.context.close()
+
+
+def test_a_range_is_chosen_without_javascript(chromium, inspected):
+    """The form with two numbers, and the links to the halves and back, work alone."""
+    page, _ = open_page(chromium, inspected, "timeline", java_script_enabled=False)
+    page.get_by_label("Requests", exact=True).fill("20")
+    page.get_by_label("to", exact=True).fill("39")
+    page.get_by_role("button", name="Show").click()
+    assert page.locator(".overview a").count() == 20
+    page.get_by_role("link", name="30–39").click()
+    assert page.locator(".overview a").count() == 10
+    assert page.get_by_text("or drag over the columns").is_hidden()
+    page.get_by_role("link", name="whole session").click()
+    assert page.locator(".overview a").count() == 60
+    page.context.close()
+
+
+def test_a_raw_body_is_copied_and_downloaded(chromium, inspected):
+    """The button copies the whole body, and the link keeps it as a file of the same bytes."""
+    page, complaints = open_page(chromium, inspected, "raw", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy all of it").click()
+    page.get_by_role("button", name="Copied").wait_for()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download as JSON").click()
+    assert download.value.suggested_filename == "request-40.json"
+    assert download.value.path().read_text() == copied
+    assert complaints == []
+    page.context.close()
+
+
+def test_a_list_is_sorted_by_its_headings(chromium, inspected):
+    """A heading sorts, once more the other way round, and says so."""
+    page, _ = open_page(chromium, inspected, "sessions")
+    names = page.locator(".sessions tbody th a")
+    page.get_by_role("link", name="requests").click()
+    page.wait_for_url("**sort=requests")
+    assert names.all_inner_texts() == ["A slow server", "A greeting"]
+    page.get_by_role("link", name="requests").click()
+    page.wait_for_url("**order=up")
+    assert names.all_inner_texts() == ["A greeting", "A slow server"]
+    assert page.locator('th[aria-sort="ascending"]', has_text="requests").count() == 1
+    page.context.close()
 
 
 def test_keys_lead_through_the_pages(chromium, inspected):

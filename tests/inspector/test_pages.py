@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import html
 import http.client
+import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from served_inspector import MODEL, RULE, make_long_session, say, serve, write_session
 
 from holdfast.errors import StoreReadOnly
+from holdfast.inspector.pages import sessions, timeline
 from holdfast.inspector.rendering import PageWriter, show_invisible
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.reports.history import list_message_visibility
-from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, RequestEntry, RevokeEntry, Usage
+from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry, Usage
 from holdfast.state.view import build_projection
+from holdfast.store.base import SessionInfo
 from holdfast.store.open_store import open_store
 
 HOSTILE_TEXTS = (
@@ -41,6 +48,7 @@ class PageChecker(HTMLParser):
         super().__init__()
         self.dangers = []
         self.links = []
+        self.actions = []
         self.open_tags = []
 
     def handle_starttag(self, tag, attrs):
@@ -51,9 +59,11 @@ class PageChecker(HTMLParser):
         self.dangers += [f"{tag} {name}" for name in values if name.startswith("on") or name == "style"]
         if tag in {"script", "style", "iframe", "object", "base"} and not values.get("src", "").startswith("/assets/"):
             self.dangers.append(tag)
-        for name in ("href", "src", "action"):
+        for name in ("href", "src"):
             if values.get(name) is not None:
                 self.links.append(values[name])
+        if "action" in values:
+            self.actions.append(values["action"])
 
     def handle_startendtag(self, tag, attrs):
         """A tag that closes itself."""
@@ -73,7 +83,7 @@ def check_page(text):
     checker.feed(text)
     assert checker.dangers == []
     assert checker.open_tags == []
-    assert all(link.startswith(("/", "#")) for link in checker.links), checker.links
+    assert all(link.startswith(("/", "#")) for link in checker.links + checker.actions), checker.links
     return checker.links
 
 
@@ -84,8 +94,8 @@ def test_sessions_are_listed_with_their_figures(inspected):
     assert "A slow server" in text
     assert "A greeting" in text
     assert "claude-code" in text
-    assert re.search(r"<dt>compactions</dt><dd>1</dd>", text)
-    assert re.search(r"<dt>overflows</dt><dd>1</dd>", text)
+    assert '<td data-label="compactions">1</td>' in text
+    assert '<td data-label="overflows">1</td>' in text
 
 
 @pytest.mark.parametrize(
@@ -107,17 +117,20 @@ def test_the_list_is_narrowed(inspected, filters, found):
 
 def test_every_page_leads_on(inspected):
     """Whatever page a reader begins at, each link leads to a page that is there."""
-    seen, waiting = set(), ["/"]
-    while waiting and len(seen) < 150:
+    seen, waiting = set(), ["/", "/search?q=daytime"]
+    counts = Counter()
+    while waiting:
         path = waiting.pop(0)
-        if path in seen or path == "/undo" or path.startswith("/assets/"):
+        kind = path.partition("?")[0]
+        if path in seen or kind.startswith("/assets/") or counts[kind] == 20:
             continue
         seen.add(path)
+        counts[kind] += 1
         answer = inspected.request(path)
         assert answer.status == 200, path
-        waiting += [link.partition("#")[0] for link in check_page(answer.text) if link.startswith("/")]
-    kinds = {path.partition("?")[0] for path in seen}
-    assert {"/", "/session", "/request", "/message", "/diff", "/search"} <= kinds
+        if not kind.endswith(".json"):
+            waiting += [link.partition("#")[0] for link in check_page(answer.text) if link.startswith("/")]
+    assert {"/", "/session", "/request", "/raw", "/raw.json", "/message", "/diff", "/search"} <= counts.keys()
 
 
 def test_a_timeline_shows_what_happened(inspected):
@@ -166,6 +179,87 @@ def test_lines_that_are_not_listed_are_counted(tmp_path, configuration):
     assert "and 20 more" in text
 
 
+def test_the_raw_body_is_shown_with_what_is_certain(inspected):
+    """The page says how the body was rebuilt and what the log lacks; what is downloaded is the same body."""
+    text = inspected.get("raw", session="long", id=60)
+    assert "may differ from those that were sent" in text
+    assert "Not in the log" in text
+    assert "Summary of older messages." in text
+    answer = inspected.request(PageWriter().make_url("raw.json", session="long", id=60))
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["content-disposition"] == 'attachment; filename="request-60.json"'
+    body = json.loads(answer.text)
+    shown = html.unescape(re.search(r"<pre [^>]*>(.*)</pre>", text, re.DOTALL)[1])
+    assert json.loads(shown) == body
+    assert body["model"] == MODEL
+    assert body["messages"][0]["content"].startswith("Summary of older messages.")
+
+
+def test_a_long_body_is_shown_in_pages(tmp_path, configuration):
+    """The pages of a body are together all of it, and none of them is larger than it should be."""
+    url = str(tmp_path / "s.db")
+    line = "0123456789" * 30_000
+    with open_store(url) as store:
+        write_session(store, "long", [say("user", Text(line)), RequestEntry("d", 1, MODEL, 1_000)])
+    with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
+        pages = [served.get("raw", session="long", id=1, page=number) for number in (1, 2, 3, 4)]
+        answer = served.request(PageWriter().make_url("raw.json", session="long", id=1))
+    assert all(len(page) < 110_000 for page in pages)
+    assert "page 4 of 4" in pages[3]
+    texts = [html.unescape(re.search(r"<pre [^>]*>(.*)</pre>", page, re.DOTALL)[1]) for page in pages]
+    assert json.loads("".join(texts)) == json.loads(answer.text)
+    assert line in answer.text
+
+
+def test_a_range_of_requests_is_shown(inspected):
+    """The overview and the list have the requests of the range alone; links lead to its halves, neighbors and out."""
+    text = inspected.get("session", id="long", **{"from": 20, "to": 39})
+    assert text.count('class="hit"') == 20
+    assert re.findall(r'id="request-(\d+)"', text) == [str(number) for number in range(20, 40)]
+    for first, last in ((20, 29), (30, 39), (1, 20), (40, 59), (10, 49)):
+        assert f"from={first}&amp;to={last}" in text
+    assert "whole session" in text
+    # A column leads to its request, and the range stays.
+    assert "request=25&amp;from=20&amp;to=39#request-25" in text
+    # A request elsewhere is shown in the whole session.
+    assert 'id="request-50"' in inspected.get("session", id="long", request=50, **{"from": 1, "to": 5})
+
+
+def test_pauses_and_cache_misses_stand_at_their_request(tmp_path, configuration):
+    """A pause that is longer than the cache lives is told with both times, and why the cache was missed; a short one
+    is not.
+    """
+    url = str(tmp_path / "s.db")
+    bodies = [(0, say("user", Text("word " * 9_000)))]
+    for step, (sent, read) in enumerate([(0, 0), (60, 9_000), (60 + 720, 0), (60 + 790, 9_100)]):
+        usage = Usage(9_100 + step, 20, read, 9_100 + step - read)
+        bodies += [
+            (sent, RequestEntry(f"d{step}", 1 + step, MODEL, 20_000)),
+            (sent + 5, AnswerEntry(f"d{step}", usage)),
+            (sent + 5, say("user", Text("Go on."))),
+        ]
+    with open_store(url) as store:
+        store.create_session("one", SessionInfo("one", model=MODEL))
+        parent = None
+        for number, (seconds, body) in enumerate(bodies):
+            store.append_entries(
+                "one", [Entry(f"e{number}", parent, body, time_ms=1_780_000_000_000 + 1_000 * seconds)]
+            )
+            parent = f"e{number}"
+    with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
+        text = served.get("session", id="one")
+        request = served.get("request", session="one", id=3)
+        shown = served.get("session", id="one", **{"from": 3, "to": 3})
+    assert text.count("Cache missed.") == 1
+    assert "12 minutes passed since the request before" in text
+    assert "pause: longer than the cache keeps" in text
+    assert "Cache missed." in request
+    assert "11 min 55 s" in request
+    assert "5.0 s" in request
+    # The request before a page is known too.
+    assert "Cache missed." in shown
+
+
 def test_two_requests_are_compared(inspected):
     """What the second shows anew, and what it no longer shows."""
     text = inspected.get("diff", session="long", **{"from": 55, "to": 56})
@@ -182,6 +276,114 @@ def test_words_are_found_in_all_sessions(inspected):
     assert "Give the words" in inspected.get("search")
 
 
+def write_many_sessions(url, count):
+    """Write ``count`` sessions; number n has n requests of 100 tokens, and every third has none."""
+    with open_store(url) as store:
+        for number in range(count):
+            bodies = [say("user", Text("hello"))]
+            for step in range(number % 40 if number % 3 else 0):
+                bodies += [RequestEntry(f"d{step}", 1, MODEL, 1_000), AnswerEntry(f"d{step}", Usage(100, 1))]
+            write_session(store, f"s{number:04}", bodies, title=f"Session {number}", cwd=f"/srv/{number % 2}")
+
+
+def test_the_list_is_sorted_by_a_figure(tmp_path, configuration):
+    """A click at a heading sorts all sessions, also those of other pages; filters and pages keep the order."""
+    url = str(tmp_path / "s.db")
+    write_many_sessions(url, 60)
+    with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
+
+        def read_requests(**parameters):
+            text = served.get("", **parameters)
+            check_page(text)
+            return [int(number) for number in re.findall(r'data-label="requests">(\d+)<', text)], text
+
+        first, text = read_requests(sort="requests")
+        second, _ = read_requests(sort="requests", page=2)
+        third, _ = read_requests(sort="requests", page=3)
+        assert len(first + second + third) == 60
+        assert first + second + third == sorted(first + second + third, reverse=True)
+        assert first[0] == 38
+        assert re.search(r'aria-sort="descending"><a href="/\?sort=requests&amp;order=up"', text)
+        ascending, text = read_requests(sort="requests", order="up", project="/srv/1")
+        assert ascending == sorted(ascending)
+        assert 'aria-sort="ascending"' in text
+        assert "project=%2Fsrv%2F1&amp;sort=requests&amp;order=up" in text
+        assert '<input type="hidden" name="sort" value="requests">' in text
+        # What is no column is ignored.
+        assert read_requests(sort="<script>")[0] == read_requests()[0]
+
+
+def test_a_sorted_list_of_many_sessions_is_filled_in(tmp_path, configuration, monkeypatch):
+    """The list comes before all figures are known and says how many are missing; asked again, it goes on."""
+    url = str(tmp_path / "s.db")
+    write_many_sessions(url, 60)
+    monkeypatch.setattr(sessions, "FIGURES_SECONDS", 0.0001)
+    monkeypatch.setattr(sessions, "PATIENT_SECONDS", 0.01)
+    missing = []
+    with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
+        text = served.get("", sort="tokens")
+        while "data-complete" in text:
+            missing.append(int(re.search(r"The figures of (\d+) sessions", text)[1]))
+            text = served.get("", sort="tokens", complete=1)
+    assert missing
+    assert missing == sorted(set(missing), reverse=True)
+    assert re.findall(r'data-label="requests">(\d+)<', text)[0] == "38"
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.none(), st.floats(0, 9)), st.booleans(), st.booleans())),
+    st.booleans(),
+)
+def test_sorted_rows_are_stable_and_unknown_ones_last(figures, is_ascending):
+    """A sort keeps every row once, equal ones in their order, and those without the figure at the end."""
+    rows = [
+        sessions.SessionRow(
+            SessionInfo(str(at)), "", dollars=dollars, damage="damaged" if is_damaged else "", has_figures=has_figures
+        )
+        for at, (dollars, is_damaged, has_figures) in enumerate(figures)
+    ]
+    order = sessions.SessionOrder("cost", "up" if is_ascending else "")
+    result = sessions.sort_rows(rows, order)
+    assert sorted(int(row.info.key) for row in result) == list(range(len(rows)))
+    known = [row for row in result if row.has_figures and not row.damage and row.dollars is not None]
+    assert result[: len(known)] == known
+    sign = 1 if is_ascending else -1
+    keys = [(sign * row.dollars, int(row.info.key)) for row in known]
+    assert keys == sorted(keys)
+
+
+@given(st.integers(0, 300), st.none() | st.integers(1, 400), st.none() | st.integers(1, 400))
+def test_a_range_is_always_inside_of_its_session(total, first, last):
+    """Whatever numbers are given, the range and all that its links lead to have requests of the session alone."""
+    chosen = timeline.choose_range(total, first, last)
+    if not total:
+        assert (chosen.count, chosen.is_whole, chosen.halves) == (0, True, ())
+        return
+    for found in (chosen, chosen.wider, chosen.earlier, chosen.later, *chosen.halves):
+        assert found is None or 1 <= found.first <= found.last <= total
+    if chosen.halves:
+        left, right = chosen.halves
+        assert (left.first, left.last + 1, right.last) == (chosen.first, right.first, chosen.last)
+    wider = chosen.wider
+    assert wider.first <= chosen.first <= chosen.last <= wider.last
+    assert chosen.is_whole or wider.count > chosen.count
+    assert chosen.earlier is None or chosen.earlier.first < chosen.first
+    assert chosen.later is None or chosen.later.last > chosen.last
+
+
+def test_pages_have_their_values_as_json(inspected):
+    """The list, a timeline and a request are there for programs, with the figures of the pages."""
+    listed = json.loads(inspected.get("sessions.json", sort="requests"))
+    assert [row["info"]["key"] for row in listed["rows"]] == ["long", "short"]
+    found = json.loads(inspected.get("session.json", id="long"))
+    assert len(found["requests"]) == 60
+    assert found["requests"][0]["usage"]["input"] == 300
+    request = json.loads(inspected.get("request.json", session="long", id="40"))
+    assert request["request"]["number"] == 40
+    assert any(item.get("shown_as") == "reduced" for item in request["view"]["items"])
+    assert inspected.request("/session.json?id=nothing").status == 404
+
+
 @pytest.mark.parametrize(
     ("path", "status", "says"),
     [
@@ -196,6 +398,13 @@ def test_words_are_found_in_all_sessions(inspected):
         ("/session?id=long&page=-5", 200, "A slow server"),
         ("/session?id=long&page=99999999999999", 200, "A slow server"),
         ("/?page=abc", 200, "A slow server"),
+        ("/session?id=long&from=50&to=20", 200, "Requests 20 to 50 of 60"),
+        ("/session?id=long&from=99&to=999", 200, "Requests 60 to 60 of 60"),
+        ("/session?id=long&from=x&to=-1", 200, "All requests"),
+        ("/session?id=short&from=3&to=5", 200, "No request is recorded"),
+        ("/raw?session=long&id=999", 404, "no request"),
+        ("/raw.json?session=long&id=x", 404, "no request"),
+        ("/raw?session=long&id=1&page=99", 200, "raw body"),
         ("/message?session=long&id=0&page=7", 200, RULE),
     ],
 )
@@ -369,9 +578,11 @@ def test_hostile_content_is_shown_and_does_nothing(tmp_path, configuration, text
             ("", {}),
             ("session", {"id": "hostile"}),
             ("request", {"session": "hostile", "id": 1}),
+            ("raw", {"session": "hostile", "id": 1}),
             ("message", {"session": "hostile", "id": 0}),
             ("search", {"q": clean}),
             ("", {"words": clean, "tool": clean, "since": clean}),
+            ("", {"sort": clean, "order": clean}),
         ):
             shown = served.get(page, **parameters)
             check_page(shown)
@@ -427,8 +638,6 @@ def test_a_running_session_is_followed(inspected):
     with open_store(inspected.source.name) as store:
         store.update_session_info("long", title="A new title")
         leaf = store.get_session("long").leaf_id
-        from holdfast.state.entries import Entry
-
         store.append_entries("long", [Entry("newest", leaf, say("user", Text("Go on.")))])
     lines = [response.readline() for _ in range(12)]
     assert b"event: changed\n" in lines

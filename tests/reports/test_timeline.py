@@ -12,7 +12,7 @@ from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.reports.message_events import list_message_events, read_decision_entries
 from holdfast.reports.request_view import SUMMARY_NUMBER, HiddenMessages, ShownMessage, build_request_view
-from holdfast.reports.timeline import build_timeline, compose_requests, load_timeline
+from holdfast.reports.timeline import build_timeline, load_timeline, read_request_contents
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -93,6 +93,7 @@ def test_every_entry_stands_in_the_timeline_once(entries):
     ]
     assert [request.number for request in timeline.requests] == list(range(1, len(timeline.requests) + 1))
     marks = [mark for request in timeline.requests for mark in request.marks] + list(timeline.pending_marks)
+    marks = [mark for mark in marks if mark.kind != "pause"]
     events = (DecisionEntry, CompactionEntry, FailureEntry, RevokeEntry)
     assert [mark.entry for mark in marks] == [entry.id for entry in entries if isinstance(entry.body, events)]
 
@@ -145,15 +146,21 @@ def test_a_timeline_tells_what_happened_before_each_request():
     assert first.dollars > 0
 
 
+def read_kinds(store, info, requests):
+    """Return what each of ``requests`` is made of, by its id."""
+    contents = read_request_contents(store, info, requests, load_shipped_catalog())
+    return {id_: content.kinds for id_, content in contents.items()}
+
+
 def test_requests_are_composed_of_what_they_show():
     """The kinds of a request add up to the provider's count, and a compaction puts a summary in the place of users."""
     store, info = make_session()
     requests = load_timeline(store, info, load_shipped_catalog()).requests
-    kinds = compose_requests(store, info, requests)
+    kinds = read_kinds(store, info, requests)
     assert sum(kinds[requests[0].request].values()) == 100
     assert set(kinds[requests[2].request]) == {"user", "assistant"}
     assert "summary" in kinds[requests[3].request]
-    assert kinds == {**compose_requests(store, info, requests[:2]), **compose_requests(store, info, requests[2:])}
+    assert kinds == {**read_kinds(store, info, requests[:2]), **read_kinds(store, info, requests[2:])}
 
 
 def test_a_request_says_what_was_replaced_and_by_which_rule():

@@ -6,12 +6,14 @@ restore that a form asks for.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from hmac import compare_digest
 from secrets import token_urlsafe
 from urllib.parse import parse_qs, quote, urlsplit
 
+import msgspec
 from anyio import sleep, to_thread
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -24,13 +26,15 @@ from holdfast.config.addresses import is_loopback_host
 from holdfast.errors import HoldfastError, StoreLocked, StoreReadOnly, UnknownId
 from holdfast.inspector.pages.diff import load_diff_page
 from holdfast.inspector.pages.message import MAX_LISTED_LINES, load_message_page
-from holdfast.inspector.pages.request import load_request_page
+from holdfast.inspector.pages.raw import load_raw_body, load_raw_page
+from holdfast.inspector.pages.request import find_request, load_request_page
 from holdfast.inspector.pages.search import load_search_page
-from holdfast.inspector.pages.sessions import SessionFilter, load_sessions_page
-from holdfast.inspector.pages.timeline import get_page_of_request, load_timeline_page
+from holdfast.inspector.pages.sessions import SessionFilter, SessionList, SessionOrder, SessionsPage
+from holdfast.inspector.pages.timeline import load_timeline_page
 from holdfast.inspector.rendering import ASSET_TYPES, SECURITY_HEADERS, PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.decision_undo import preview_undo
+from holdfast.reports.request_view import load_request_view
 
 FOLLOW_SECONDS = 1.0
 """How often a session that is followed is looked at. Chosen by judgement: one row of the store is read."""
@@ -40,6 +44,8 @@ STORE_HEADER = "x-holdfast-inspected"
 """The header of that answer."""
 _ERROR_STATUS = {UnknownId: 404, StoreLocked: 503, StoreReadOnly: 403}
 """The status of a page that says what is wrong; 500 for anything else."""
+PIECE_BYTES = 65_536
+"""Bytes of a download that are sent at once. Chosen by judgement: what a connection takes without waiting."""
 MAX_QUERY = 2_000
 """Characters of a parameter; no id or search is longer, and no page has to show more."""
 
@@ -55,10 +61,15 @@ def make_inspector_app(source: InspectedStore, root_path: str = "", *, is_for_th
         Route("/", pages.show_sessions, name="sessions"),
         Route("/session", pages.show_timeline),
         Route("/request", pages.show_request),
+        Route("/raw", pages.show_raw_body),
+        Route("/raw.json", pages.send_raw_body),
         Route("/diff", pages.show_diff),
         Route("/message", pages.show_message),
         Route("/search", pages.show_search),
         Route("/undo", pages.confirm_undo),
+        Route("/sessions.json", pages.send_sessions),
+        Route("/session.json", pages.send_timeline),
+        Route("/request.json", pages.send_request),
         Route("/undo", pages.undo_decision, methods=["POST"]),
         Route("/changes", pages.send_changes),
         Route(ABOUT_PATH, pages.send_name),
@@ -116,24 +127,34 @@ class InspectorPages:
     def __init__(self, source: InspectedStore, writer: PageWriter) -> None:
         self._source = source
         self._writer = writer
+        self._sessions = SessionList(source)
         self.form_token = token_urlsafe(16)
         """Stands in every form, so that no other page can send one."""
 
     def show_sessions(self, request: Request) -> Response:
         """List the sessions."""
-        names = SessionFilter.__struct_fields__
-        session_filter = SessionFilter(**{name: _get_parameter(request, name) for name in names})
-        page = load_sessions_page(
-            self._source, session_filter, _get_number(request, "page") or 1, is_patient=_is_patient(request)
+        return self._writer.respond("sessions.html", page=self._load_sessions(request))
+
+    def _load_sessions(self, request: Request) -> SessionsPage:
+        session_filter = SessionFilter(
+            **{name: _get_parameter(request, name) for name in SessionFilter.__struct_fields__}
         )
-        return self._writer.respond("sessions.html", page=page)
+        order = SessionOrder(_get_parameter(request, "sort"), _get_parameter(request, "order"))
+        number = _get_number(request, "page") or 1
+        return self._sessions.load_page(session_filter, order, number, is_patient=_is_patient(request))
 
     def show_timeline(self, request: Request) -> Response:
-        """Show all requests of a session."""
+        """Show the requests of a session, all or a range."""
         info = self._source.get_session(_get_parameter(request, "id"))
-        number = _get_number(request, "request")
-        page_number = get_page_of_request(number) if number else _get_number(request, "page")
-        page = load_timeline_page(self._source, info, page_number, is_patient=_is_patient(request))
+        page = load_timeline_page(
+            self._source,
+            info,
+            _get_number(request, "page"),
+            request=_get_number(request, "request"),
+            first=_get_number(request, "from"),
+            last=_get_number(request, "to"),
+            is_patient=_is_patient(request),
+        )
         return self._writer.respond("timeline.html", info=info, page=page)
 
     def show_request(self, request: Request) -> Response:
@@ -141,6 +162,24 @@ class InspectorPages:
         info = self._source.get_session(_get_parameter(request, "session"))
         page = load_request_page(self._source, info, _get_parameter(request, "id"), _get_number(request, "page"))
         return self._writer.respond("request.html", info=info, page=page)
+
+    def show_raw_body(self, request: Request) -> Response:
+        """Show the body of a request as JSON."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        page = load_raw_page(self._source, info, _get_parameter(request, "id"), _get_number(request, "page") or 1)
+        return self._writer.respond("raw.html", info=info, page=page)
+
+    def send_raw_body(self, request: Request) -> Response:
+        """Send the body of a request, to be kept as a file."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        found, rebuilt = load_raw_body(self._source, info, _get_parameter(request, "id"))
+        headers = {
+            **SECURITY_HEADERS,
+            "content-disposition": f'attachment; filename="request-{found.number}.json"',
+            "content-length": str(len(rebuilt.body)),
+        }
+        pieces = _divide_bytes(rebuilt.body)
+        return StreamingResponse(pieces, media_type="application/json", headers=headers)
 
     def show_diff(self, request: Request) -> Response:
         """Compare two requests."""
@@ -182,6 +221,23 @@ class InspectorPages:
             can_undo=self._source.is_writable,
             form_token=self.form_token,
         )
+
+    def send_sessions(self, request: Request) -> Response:
+        """Send a page of the list of sessions as JSON."""
+        return _respond_json(self._load_sessions(request))
+
+    def send_timeline(self, request: Request) -> Response:
+        """Send the timeline of a session as JSON."""
+        info = self._source.get_session(_get_parameter(request, "id"))
+        timeline = self._source.load_timeline(info)
+        return _respond_json({"session": info, "requests": timeline.requests, "pending_marks": timeline.pending_marks})
+
+    def send_request(self, request: Request) -> Response:
+        """Send what the model saw in a request as JSON."""
+        info = self._source.get_session(_get_parameter(request, "session"))
+        found = find_request(self._source, info, _get_parameter(request, "id"))
+        view = load_request_view(self._source.store, info, found)
+        return _respond_json({"request": found, "view": view})
 
     async def undo_decision(self, request: Request) -> Response:
         """Undo or restore a decision, and lead back to the message that the reader came from, or to the session."""
@@ -251,6 +307,18 @@ class InspectorPages:
         """Say that there is no such page."""
         text = f"there is no page {request.url.path[:200]}"
         return self._writer.respond("error.html", status=404, text=text)
+
+
+def _respond_json(value: object) -> Response:
+    """Return a response with ``value``; half a surrogate, which a recording may hold, is escaped."""
+    text = json.dumps(msgspec.to_builtins(value, str_keys=True))
+    return Response(text, media_type="application/json", headers=SECURITY_HEADERS)
+
+
+def _divide_bytes(data: bytes) -> Iterator[bytes]:
+    """Yield ``data`` in pieces, so that a slow reader does not make the server hold it twice."""
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
 
 
 def _get_parameter(request: Request, name: str) -> str:

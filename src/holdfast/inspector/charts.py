@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from holdfast.reports.timeline import TimelineMark, TimelineRequest
+from holdfast.reports.timeline import MarkKind, TimelineMark, TimelineRequest
 
 MAX_COLUMNS = 240
 """Columns of the overview at most. Chosen by judgement: on a wide screen each is four pixels wide."""
@@ -34,6 +34,17 @@ _GROUPS_BY_KIND: Mapping[str, Group] = {
     "results": "tools",
     "stubs": "shortened",
 }
+
+
+MARKS: Mapping[MarkKind, str] = {
+    "compaction": "compaction: older messages were replaced by a summary",
+    "decision": "shortened: long or old results were cut or replaced by a line",
+    "overflow": "refused by the provider as too long",
+    "failure": "a compaction or a request failed",
+    "undo": "a compaction or a shortening was undone",
+    "pause": "pause: longer than the cache keeps what it holds",
+}
+"""What the marks stand for that a timeline shows before a request."""
 
 
 class Piece(Struct, frozen=True):

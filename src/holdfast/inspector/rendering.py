@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.inspector.charts import GROUPS
+from holdfast.inspector.charts import GROUPS, MARKS
 from holdfast.reports.describe import format_time
 from holdfast.reports.session_list import format_age
 
@@ -74,6 +74,29 @@ def format_short_tokens(tokens: int | None) -> str:
     return str(tokens)
 
 
+def format_seconds(seconds: float | None) -> str:
+    """Return a time in its two largest units: ``0.4 s``, ``48 s``, ``3 min 20 s``, ``2 h 5 min``, ``4 d 1 h``."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, name, smaller_size, smaller_name in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {name} {rest} {smaller_name}" if rest else f"{whole // size} {name}"
+    return f"{whole} s"
+
+
+def capitalize_first(text: str) -> str:
+    """Return ``text`` as the beginning of a sentence; only its first letter changes."""
+    return text[:1].upper() + text[1:]
+
+
 @cache
 def _get_environment() -> Environment:
     environment = Environment(
@@ -85,12 +108,14 @@ def _get_environment() -> Environment:
     )
     environment.filters.update(
         age=format_age,
+        capitalize_first=capitalize_first,
         dollars=format_dollars,
+        seconds=format_seconds,
         short_tokens=format_short_tokens,
         time=format_time,
         visible=show_invisible,
     )
-    environment.globals["groups"] = GROUPS
+    environment.globals.update(groups=GROUPS, mark_kinds=MARKS)
     return environment
 
 

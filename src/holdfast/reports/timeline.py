@@ -1,7 +1,7 @@
 """The requests of a session in order: how large each was, what it cost, and what was decided before it.
 
 Made from the small entries of the log alone. Messages, which are nearly all of its bytes, are only counted, so a log of
-hundreds of megabytes takes milliseconds. What a request was made of needs its messages: ``compose_requests`` reads
+hundreds of megabytes takes milliseconds. What a request was made of needs its messages: ``read_request_contents`` reads
 those of a few requests.
 """
 
@@ -19,6 +19,15 @@ from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.registry import API_NAMES
 from holdfast.reports.context_parts import RequestKindCounter
 from holdfast.reports.entry_lines import describe_entry_body
+from holdfast.state.cache_misses import (
+    UNREPORTED,
+    AnsweredRequest,
+    CacheHistory,
+    CacheMiss,
+    format_idle_time,
+    judge_cache_use,
+)
+from holdfast.state.calibration.usage import HOUR_CACHE_SECONDS
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import compute_known_cost
 from holdfast.state.entries import (
@@ -39,7 +48,7 @@ from holdfast.state.lazy_entries import get_entry_headers, get_entry_type
 from holdfast.state.target import Prices
 from holdfast.store.base import SessionInfo, SessionStore
 
-MarkKind: TypeAlias = Literal["compaction", "decision", "overflow", "failure", "undo"]
+MarkKind: TypeAlias = Literal["compaction", "decision", "overflow", "failure", "undo", "pause"]
 _SMALL_KINDS = ("request", "answer", "decision", "compaction", "failure", "revoke")
 """Kinds of entries that a timeline reads; their bodies have no messages, but for the summary of a compaction."""
 
@@ -48,10 +57,11 @@ _MESSAGE_TYPES = (MessageEntry, BranchSummaryEntry)
 
 
 class TimelineMark(Struct, frozen=True):
-    """Something that happened before a request: a decision, a refusal, an undo."""
+    """Something that happened before a request: a decision, a refusal, an undo, or nothing for a long time."""
 
     kind: MarkKind
     entry: str
+    """Id of its entry; of a pause, that of the request that ends it."""
     text: str
     """What happened, on one line."""
     saves: int = 0
@@ -80,6 +90,12 @@ class TimelineRequest(Struct, frozen=True):
     """None without usage or without known prices."""
     stop: str = ""
     marks: tuple[TimelineMark, ...] = ()
+    api: str = ""
+    """The API that the log names, or else the model's."""
+    answer_seconds: float | None = None
+    """Time until its answer ended; None if the log does not say."""
+    pause_seconds: float | None = None
+    """Time since the end of the request before; None for the first one, and if the log does not say."""
 
 
 class Timeline(Struct, frozen=True):
@@ -138,11 +154,13 @@ def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog
     open_marks: tuple[TimelineMark, ...] = ()
     compactions: dict[str, int] = {}
     undone_ids: set[str] = set()
+    pauses = _PauseFinder(catalog)
 
     def close_request(end: Entry | None) -> None:
         nonlocal open_request
         if open_request is not None:
             request = _make_request(len(requests) + 1, open_request, end, open_marks, info, catalog, prices)
+            request = pauses.add_pause(request, end)
             in_force = [first_kept for id_, first_kept in compactions.items() if id_ not in undone_ids]
             requests.append(replace(request, first_kept=max(in_force, default=0)))
         open_request = None
@@ -203,7 +221,44 @@ def _make_request(
         dollars=compute_known_cost(usage, found_prices[place]) if usage.total else None,
         stop=stop,
         marks=marks,
+        api=place[0],
+        answer_seconds=_measure_seconds(entry.time_ms, end.time_ms if end is not None else None),
     )
+
+
+def _measure_seconds(start: int | None, end: int | None) -> float | None:
+    """Return the time between two times in ms; None if one is not known, or if the clock was set back."""
+    if start is None or end is None or end < start:
+        return None
+    return (end - start) / 1_000
+
+
+class _PauseFinder:
+    """Finds how long nothing was sent before each request, and whether the provider's cache outlived that."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._last_at: int | None = None
+        self._last_usage = Usage()
+        """That of the newest request that wrote to a cache or read from one."""
+
+    def add_pause(self, request: TimelineRequest, end: Entry | None) -> TimelineRequest:
+        """Return ``request``, which ``end`` answered, with the pause before it, and a mark if it was a long one."""
+        seconds = _measure_seconds(self._last_at, request.at)
+        lifetime = self._catalog.get_cache_rules(request.api, request.model).ttl_seconds
+        if self._last_usage.cache_write_1h:
+            lifetime = max(lifetime, HOUR_CACHE_SECONDS)
+        uses_cache = bool(self._last_usage.cache_read or self._last_usage.cache_write)
+        self._last_at = request.at
+        if end is not None and end.time_ms is not None:
+            self._last_at = end.time_ms
+        if request.usage.cache_read or request.usage.cache_write:
+            self._last_usage = request.usage
+        if seconds is None or seconds <= lifetime or not uses_cache:
+            return replace(request, pause_seconds=seconds)
+        pause, kept = format_idle_time(seconds), format_idle_time(lifetime)
+        mark = TimelineMark("pause", request.request, f"{pause} passed, and the cache keeps what it holds for {kept}")
+        return replace(request, pause_seconds=seconds, marks=(*request.marks, mark))
 
 
 def _make_mark(entry: Entry) -> TimelineMark | None:
@@ -233,24 +288,66 @@ def _count_rules(body: DecisionEntry) -> str:
 # -- what requests are made of -----------------------------------------------------------------------------------------
 
 
-def compose_requests(
-    store: SessionStore, info: SessionInfo, requests: Sequence[TimelineRequest]
-) -> dict[str, dict[str, int]]:
-    """Return the tokens of each of ``requests``, neighbors on one branch, by kind of content, by the request's id.
+class RequestContents(Struct, frozen=True):
+    """What a request was made of, and what became of the cache."""
 
-    Estimates, scaled to the provider's count where there is one. Kinds are those of ``context_parts``. A request whose
-    messages cannot be read any more is left out.
+    kinds: dict[str, int]
+    """Estimated tokens by kind of content, scaled to the provider's count where there is one; kinds are those of
+    ``context_parts``."""
+    cache_miss: CacheMiss | None = None
+    """Why the provider read less from its cache than it could have; None if it did not, or reports nothing."""
+
+
+def read_request_contents(
+    store: SessionStore,
+    info: SessionInfo,
+    requests: Sequence[TimelineRequest],
+    catalog: Catalog,
+    previous: TimelineRequest | None = None,
+) -> dict[str, RequestContents]:
+    """Return the contents of each of ``requests``, neighbors on one branch, by the request's id.
+
+    ``previous`` is the request before them, with whose cache the first one is compared. A request whose messages cannot
+    be read any more is left out.
     """
     if not requests:
         return {}
-    composed: dict[str, dict[str, int]] = {}
+    contents: dict[str, RequestContents] = {}
     counter = RequestKindCounter()
+    judge = _MissJudge(catalog)
     wanted = {request.request: request for request in requests}
-    for entry, state in iterate_request_states(store, info.key, requests[0].request, requests[-1].request):
+    first = previous or requests[0]
+    for entry, state in iterate_request_states(store, info.key, first.request, requests[-1].request):
+        if previous is not None and entry.id == previous.request:
+            judge.judge_request(previous, state)
         request = wanted.get(entry.id)
         if request is not None:
-            composed[entry.id] = counter.count(state, request.usage.input)
-    return composed
+            miss = judge.judge_request(request, state)
+            contents[entry.id] = RequestContents(counter.count(state, request.usage.input), miss)
+    return contents
+
+
+class _MissJudge:
+    """Judges the requests of one branch in order, as ``cache_misses`` does those of a whole session."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._history = CacheHistory()
+        self._previous: AnsweredRequest | None = None
+
+    def judge_request(self, request: TimelineRequest, state: ConversationState) -> CacheMiss | None:
+        """Return why ``request``, at which the branch had ``state``, missed the cache; None if it did not."""
+        if not request.usage.input:
+            return None
+        answered = AnsweredRequest(request.request, state, request.at, request.usage)
+        rules = self._catalog.get_cache_rules(request.api, request.model)
+        try:
+            miss, self._history = judge_cache_use(self._history, answered, rules, self._previous)
+        except LookupError:
+            # The reason lies in messages that a compaction hid, which are not read here.
+            miss = None
+        self._previous = answered
+        return None if miss is None or miss.cause == UNREPORTED else miss
 
 
 def iterate_request_states(

@@ -566,7 +566,7 @@ def describe_cache_miss(miss: CacheMiss) -> str:
 def _describe_cause(miss: CacheMiss) -> str:
     match miss.cause:
         case "expired":
-            idle, lifetime = _format_idle_time(miss.idle_seconds), _format_idle_time(miss.lifetime_seconds)
+            idle, lifetime = format_idle_time(miss.idle_seconds), format_idle_time(miss.lifetime_seconds)
             return f"{idle} passed since the request before, and the cache keeps an entry for {lifetime}"
         case "model":
             old, new = (name or "an unnamed model" for name in miss.models)
@@ -591,8 +591,8 @@ def _describe_unknown_cause(miss: CacheMiss) -> str:
     if not miss.is_setup_recorded:
         clauses.append("it does not record system prompt and tools")
     if miss.idle_seconds is not None:
-        lifetime = _format_idle_time(miss.lifetime_seconds)
-        clauses.append(f"{_format_idle_time(miss.idle_seconds)} passed, and the cache keeps an entry for {lifetime}")
+        lifetime = format_idle_time(miss.lifetime_seconds)
+        clauses.append(f"{format_idle_time(miss.idle_seconds)} passed, and the cache keeps an entry for {lifetime}")
     if miss.new_blocks:
         blocks = format_count(miss.new_blocks, "content block")
         clauses.append(f"{blocks} were added at once, which is more than the provider looks back")
@@ -605,7 +605,7 @@ def _describe_difference(difference: FirstDifference | None) -> str:
     return f"message {difference.message} first, from byte {difference.byte:,} of its part {difference.part} on"
 
 
-def _format_idle_time(seconds: float | None) -> str:
+def format_idle_time(seconds: float | None) -> str:
     """Format a time in the largest unit that gives at least two of it, with one decimal below ten."""
     if seconds is None:
         return ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from holdfast.errors import UnknownId
+from holdfast.errors import HoldfastError, UnknownId
 from holdfast.inspector.charts import Piece, draw_bar
 from holdfast.inspector.pages.timeline import get_page_of_request
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.request_view import DecisionInForce, HiddenMessages, RequestView, ShownMessage, load_request_view
-from holdfast.reports.timeline import TimelineRequest
+from holdfast.reports.timeline import TimelineRequest, read_request_contents
+from holdfast.state.cache_misses import describe_cache_miss
 from holdfast.store.base import SessionInfo
 
 ITEMS_PER_PAGE = 200
@@ -36,6 +37,8 @@ class RequestPage(Struct, frozen=True):
     earlier_decisions: tuple[DecisionInForce, ...]
     """Those that it repeats."""
     cached_share: float | None
+    cache_miss: str
+    """Why less was read from the cache than could have been, in a sentence; empty if it is not so, or not known."""
     message_ids: tuple[str, ...]
     """Ids of the entries of the conversation's messages, by number."""
 
@@ -66,9 +69,10 @@ def load_request_page(source: InspectedStore, info: SessionInfo, name: str, page
     page = page_count if page is None else min(max(1, page), page_count)
     index = request.number - 1
     usage = request.usage
+    previous = timeline.requests[index - 1] if index else None
     return RequestPage(
         request=request,
-        previous=timeline.requests[index - 1] if index else None,
+        previous=previous,
         following=timeline.requests[index + 1] if index + 1 < len(timeline.requests) else None,
         timeline_page=get_page_of_request(request.number),
         view=view,
@@ -80,5 +84,22 @@ def load_request_page(source: InspectedStore, info: SessionInfo, name: str, page
         new_decisions=tuple(decision for decision in view.decisions if decision.entry in made_for_it),
         earlier_decisions=tuple(decision for decision in view.decisions if decision.entry not in made_for_it),
         cached_share=usage.cache_read / usage.input if usage.input else None,
+        cache_miss=_describe_cache_miss(source, info, request, previous),
         message_ids=timeline.message_ids,
     )
+
+
+def _describe_cache_miss(
+    source: InspectedStore, info: SessionInfo, request: TimelineRequest, previous: TimelineRequest | None
+) -> str:
+    """Return why ``request`` missed the cache that ``previous`` left; empty if it did not, or if that is not known."""
+    if previous is None:
+        return ""
+    catalog = source.configuration.catalog
+    try:
+        contents = read_request_contents(source.store, info, (request,), catalog, previous)
+    except (HoldfastError, LookupError):
+        # What the request showed can be read, or there would be no page; what came before it cannot.
+        return ""
+    miss = contents[request.request].cache_miss
+    return "" if miss is None else describe_cache_miss(miss)
