@@ -1,9 +1,10 @@
 """The inspector's first screens of a large session, beside a static page of the same server.
 
-Usage: python bench/inspector.py [--messages N] [--megabytes N] [--json]
+Usage: python bench/inspector.py [--messages N] [--megabytes N] [--sessions N] [--json]
 
 Writes a session of that size into a store, serves it, and asks for each page once in a fresh process (cold) and five
-times more (warm, median).
+times more (warm, median). With ``--sessions`` it measures instead the list of so many sessions, sorted by a figure: its
+first answer, all figures, another page in the meantime, and the list once all are known.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.messages.message import Message
@@ -37,7 +39,11 @@ PAGES = {
     "first requests": "/session?id=large&request=1",
     "request": "/request?session=large&id={last}",
     "message": "/message?session=large&id=0",
+    "raw body": "/raw?session=large&id={last}",
+    "range": "/session?id=large&from=100&to=140",
 }
+REQUESTS_OF_MANY = 60
+"""Requests of each session of ``--sessions``."""
 
 
 def write_store(path: str, messages: int, megabytes: int) -> int:
@@ -68,6 +74,59 @@ def write_store(path: str, messages: int, megabytes: int) -> int:
     return steps
 
 
+def write_sessions(path: str, count: int) -> None:
+    """Write so many sessions of ``REQUESTS_OF_MANY`` requests."""
+    with open_store(path) as store:
+        for number in range(count):
+            key = f"session-{number:05}"
+            store.create_session(key, SessionInfo(key, title=f"Session {number}", model=MODEL))
+            parent: str | None = None
+            entries = []
+            for step in range(REQUESTS_OF_MANY):
+                bodies: list[EntryBody] = [
+                    MessageEntry(build_sized_message(Message("user", (Text(f"Step {step} of {number}. " * 40),)))),
+                    RequestEntry(f"digest-{step}", step + 1, MODEL, 200_000),
+                    AnswerEntry(f"digest-{step}", Usage(1_000 + 100 * step + number, 50, 100 * step, 1_000)),
+                ]
+                for place, body in enumerate(bodies):
+                    entries.append(Entry(f"{step:04x}{place:02x}-{number:05}", parent, body))
+                    parent = entries[-1].id
+            store.append_entries(key, entries)
+
+
+def measure_sorted_list(path: str) -> dict[str, float]:
+    """Return the milliseconds until a sorted list is there, until it is complete, and of a page in the meantime."""
+    command = [sys.executable, "-m", "holdfast", "inspect", "--store", path, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        url = re.sub(r"/$", "", json.loads(server.stdout.readline())["url"])
+
+        def get(page: str) -> tuple[float, str]:
+            began = time.perf_counter()
+            with urllib.request.urlopen(url + page, timeout=120) as answer:
+                text = answer.read().decode()
+            return 1_000 * (time.perf_counter() - began), text
+
+        began = time.perf_counter()
+        first, text = get("/?sort=cost")
+        with ThreadPoolExecutor(1) as other:
+            page_times = []
+            while "data-complete" in text:
+                waiting = other.submit(get, "/?sort=cost&complete=1")
+                while not waiting.done():
+                    page_times.append(get("/session?id=session-00001")[0])
+                text = waiting.result()[1]
+        complete = 1_000 * (time.perf_counter() - began)
+        again = statistics.median(get("/?sort=tokens&page=3")[0] for _ in range(5))
+        server.terminate()
+    return {
+        "first answer": first,
+        "complete": complete,
+        "slowest page meanwhile": max(page_times, default=0.0),
+        "sorted again": again,
+    }
+
+
 def measure(path: str, last: int) -> dict[str, dict[str, float]]:
     """Return the milliseconds of each page, cold and warm, and the bytes it has."""
     figures = {}
@@ -93,8 +152,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--sessions", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    if args.sessions:
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "store.db")
+            write_sessions(path, args.sessions)
+            times = measure_sorted_list(path)
+        if args.json:
+            print(json.dumps(times, indent=1))
+            return 0
+        print(f"{args.sessions:,} sessions of {REQUESTS_OF_MANY} requests, the list sorted by cost")
+        for name, milliseconds in times.items():
+            print(f"{name:<24}{milliseconds:>8.0f} ms")
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "store.db")
         last = write_store(path, args.messages, args.megabytes)

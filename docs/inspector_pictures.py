@@ -22,6 +22,8 @@ PICTURES = {
     "timeline": ("/session?id=demo", "light", 1000, 900),
     "request": ("/request?session=demo&id=60", "light", 1000, 760),
     "message": ("/message?session=demo&id=0", "dark", 1000, 700),
+    "raw": ("/raw?session=demo&id=60", "light", 1000, 700),
+    "range": ("/session?id=demo&from=30&to=70", "dark", 1000, 900),
     "narrow": ("/session?id=demo", "light", 320, 640),
 }
 """Name, page, scheme, and size in pixels."""

@@ -47,6 +47,20 @@ MARKS: Mapping[MarkKind, str] = {
 """What the marks stand for that a timeline shows before a request."""
 
 
+RULES: Mapping[str, str] = {
+    "spill": "a long result is stored; its beginning and its end are shown",
+    "prune": "an old result became one line",
+    "largest": "the largest texts are stored, so that the request fits",
+    "truncate": "results were cut, so that the request fits",
+    "media": "images or documents were left out",
+    "lines": "a result was cut at a number of lines",
+    "neutralise": "text that looks like a mark of Holdfast was escaped",
+    "fallback": "all was cut down to the smallest request that fits",
+    "unread": "results that the model had not read yet were cut",
+}
+"""What the rules do that shorten a message. A policy may have others."""
+
+
 class Piece(Struct, frozen=True):
     """A colored piece of a bar."""
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from holdfast.inspector.charts import GROUPS, MARKS
+from holdfast.inspector.charts import GROUPS, MARKS, RULES
 from holdfast.reports.describe import format_time
 from holdfast.reports.session_list import format_age
 
@@ -115,7 +115,7 @@ def _get_environment() -> Environment:
         time=format_time,
         visible=show_invisible,
     )
-    environment.globals.update(groups=GROUPS, mark_kinds=MARKS)
+    environment.globals.update(groups=GROUPS, mark_kinds=MARKS, rule_meanings=RULES)
     return environment
 
 

@@ -116,8 +116,9 @@ def describe_certainty(rebuilt: RebuiltRequest, recording_format: str = "") -> l
         )
     elif rebuilt.is_confirmed:
         origin = (
-            f"The messages, {form}, have the content that was sent: the digest that was recorded with the request is "
-            "the same."
+            f"The messages, {form}, have the content that was planned to be sent: the digest that was recorded with "
+            "the request is the same. What a hook, or a check against the API's rules, changed after that is not in "
+            "the log."
         )
     else:
         origin = (
