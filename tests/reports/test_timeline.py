@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from itertools import pairwise
+
+from hypothesis import example, given
+from hypothesis import strategies as st
 from hypothesis_strategies import log_strategy
 from msgspec.structs import replace
 
@@ -10,9 +13,11 @@ from holdfast.config import load_shipped_catalog
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
+from holdfast.reports.cache_misses import find_session_misses
 from holdfast.reports.message_events import list_message_events, read_decision_entries
 from holdfast.reports.request_view import SUMMARY_NUMBER, HiddenMessages, ShownMessage, build_request_view
 from holdfast.reports.timeline import build_timeline, load_timeline, read_request_contents
+from holdfast.state.cache_misses import UNREPORTED
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
@@ -23,6 +28,7 @@ from holdfast.state.entries import (
     FailureEntry,
     MessageEntry,
     RequestEntry,
+    RequestSetup,
     RevokeEntry,
     Usage,
 )
@@ -192,3 +198,87 @@ def test_a_message_has_a_history():
     assert [event.kind for event in events] == ["said", "sent", "reduced", "hidden", "hidden", "undone"]
     assert [event.is_undone for event in events] == [False, False, False, True, False, False]
     assert events[1].request == 2
+
+
+CACHE_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([10, 400, 4_000]),
+        st.sampled_from([0.0, 0.5, 1.0]),
+        st.sampled_from(["", "", "shorten", "compact", "setup", "model"]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+"""Seconds since the request before, the share of its tokens that is read from the cache, and what changed meanwhile."""
+
+
+def make_cached_log(steps):
+    """Return the entries of a session whose requests read that much from the cache, and write the rest into it."""
+    bodies, model, before = [], MODEL, 0
+    for number, (seconds, share, change) in enumerate(steps):
+        bodies.append((seconds, say("user", f"word {number} " * 3_000)))
+        if change == "shorten":
+            edit = Edit(Span(number, number + 1), (Message("user", (Text("short"),)),), "prune", "it is old", 9_000)
+            bodies.append((0, DecisionEntry((edit,))))
+        elif change == "compact":
+            bodies.append((0, CompactionEntry(number, Message("user", (Text("What was said before."),)), 10)))
+        elif change == "setup":
+            bodies.append((0, RequestSetup(f"setup {number}", 100)))
+        elif change == "model":
+            model = "claude-opus-4-5" if model == MODEL else MODEL
+        tokens = 9_000 * (number + 1)
+        read = round(share * min(before, tokens))
+        before = tokens
+        bodies.append((0, RequestEntry(f"digest {number}", number + 1, model, 200_000, "anthropic")))
+        bodies.append((1, AnswerEntry(f"digest {number}", Usage(tokens, 10, read, tokens - read))))
+    entries, at = [], 0
+    for number, (seconds, body) in enumerate(bodies):
+        at += 1_000 * seconds
+        entries.append(Entry(f"e{number}", f"e{number - 1}" if number else None, body, time_ms=at))
+    return entries
+
+
+@given(CACHE_STEPS)
+@example([(10, 1.0, ""), (400, 0.0, "")])
+@example([(10, 1.0, ""), (10, 0.0, "compact"), (10, 1.0, "")])
+def test_cache_misses_of_a_timeline_are_those_of_the_session(steps):
+    """On a log of one branch, wherever its page begins, each miss is the one that the whole session has there."""
+    catalog = load_shipped_catalog()
+    entries = make_cached_log(steps)
+    store = MemoryStore()
+    store.import_entries("one", entries, info=SessionInfo("one", model=MODEL))
+    info = store.get_session("one")
+    requests = load_timeline(store, info, catalog).requests
+    expected = find_session_misses(entries, catalog, MODEL)
+    assert UNREPORTED not in {miss.cause for miss in expected.values()}
+    whole = read_request_contents(store, info, requests, catalog)
+    assert {id_: content.cache_miss for id_, content in whole.items() if content.cache_miss is not None} == expected
+    for before, request in pairwise(requests):
+        contents = read_request_contents(store, info, (request,), catalog, before)
+        found = contents[request.request].cache_miss
+        known = expected.get(request.request)
+        # An older request may have left more in the cache than the one before; a page looks at that one alone.
+        if known is None or known.previous_request == before.request:
+            assert found == known
+
+
+def test_a_pause_is_marked_if_the_cache_did_not_outlive_it():
+    """Five minutes usually, an hour where the cache was written for an hour; never for a model that used no cache."""
+    for usage, seconds, is_marked in (
+        (Usage(2_000, 1, 0, 2_000), 299, False),
+        (Usage(2_000, 1, 0, 2_000), 301, True),
+        (Usage(2_000, 1, 0, 2_000, cache_write_1h=2_000), 301, False),
+        (Usage(2_000, 1, 0, 2_000, cache_write_1h=2_000), 3_601, True),
+        (Usage(2_000, 1), 3_601, False),
+    ):
+        sent_at = 4_000 + 1_000 * seconds
+        entries = [
+            Entry("a", None, RequestEntry("a", 0, MODEL), time_ms=1_000),
+            Entry("b", "a", AnswerEntry("a", usage), time_ms=4_000),
+            Entry("c", "b", RequestEntry("c", 0, MODEL), time_ms=sent_at),
+            Entry("d", "c", AnswerEntry("c", usage), time_ms=sent_at + 500),
+        ]
+        first, second = build_timeline(entries, SessionInfo("one"), load_shipped_catalog()).requests
+        assert (first.pause_seconds, first.answer_seconds) == (None, 3.0)
+        assert (second.pause_seconds, second.answer_seconds) == (seconds, 0.5)
+        assert [mark.kind for mark in second.marks] == ["pause"] * is_marked
