@@ -6,7 +6,7 @@ import json
 
 import anyio
 import example_counts
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from sample_conversations import make_text
@@ -65,11 +65,12 @@ def run_session(api, steps):
         async with Engine.open(store, upstream=upstream, policy=POLICY, target=target) as engine:
             session = await engine.session("one")
             answer = await session.ask(Message.from_text("system", "You find leaks."), "Go on.")
-            for seed, size in steps:
+            for seed, size, is_interrupted in steps:
                 results = [
                     ToolResult(call.id, call.name, (Text(make_text(seed, size)),)) for call in answer.message.calls
                 ]
-                answer = await session.ask(Message("tool", tuple(results)))
+                # A call without a result gets one in the request alone.
+                answer = await session.ask("Never mind." if is_interrupted else Message("tool", tuple(results)))
 
     anyio.run(run_all)
     return store, [request.body for request in upstream.sent]
@@ -78,8 +79,11 @@ def run_session(api, steps):
 @settings(max_examples=example_counts.choose(quick=6, ci=20, thorough=200), deadline=None)
 @given(
     st.sampled_from(sorted(API_SPECS)),
-    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([40, 900, 4_000, 9_000])), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from([40, 900, 4_000, 9_000]), st.booleans()), min_size=1, max_size=8
+    ),
 )
+@example("anthropic", [(1, 40, True), (2, 9_000, False), (3, 9_000, False), (4, 9_000, False), (5, 4_000, False)])
 def test_a_rebuilt_request_shows_what_the_provider_received(api, steps):
     """The messages of each request are those that were sent, whatever was shortened or compacted before it."""
     store, sent = run_session(api, steps)
@@ -149,7 +153,7 @@ def test_a_rebuilt_request_of_a_client_has_its_messages(api, steps):
 
 def test_a_recorded_request_says_that_it_was_not_sent_by_holdfast():
     """Of a session that another tool recorded the form is a guess, and is called one; a changed log is noticed."""
-    store, _ = run_session("anthropic", [(1, 40)])
+    store, _ = run_session("anthropic", [(1, 40, False)])
     path = store.read_path("one")
     request = next(entry for entry in path if isinstance(entry.body, RequestEntry))
     for digest, words in (("", "read from a recording of claude-code"), ("another", "may differ")):
