@@ -22,7 +22,8 @@ from typing import NamedTuple
 from generate import table
 
 from holdfast import Policy, config
-from holdfast.cli.replay.session_report import ReplayJob, ReplayReport, replay_file
+from holdfast.cli.files.input_files import read_input_file
+from holdfast.formats import read_recording
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.replay.recall_at_cuts import compute_interval, pool_scores
 from holdfast.replay.report import (
@@ -34,6 +35,7 @@ from holdfast.replay.report import (
     pool_policy_rows,
 )
 from holdfast.replay.repositories import RepositoryPool, compute_repository_means, pool_by_repository
+from holdfast.reports.session_replay import ReplayJob, ReplayReport, replay_recording
 
 PAGE = Path(__file__).parent / "results.md"
 README = Path(__file__).parents[1] / "README.md"
@@ -76,7 +78,7 @@ def measured(file: str, window: int, setup_tokens: int) -> ReplayReport:
         model=config.DEFAULT_MODEL,
         measures_cuts=(window, setup_tokens) == SETTINGS[0],
     )
-    return replay_file(file, order, Quiet())
+    return replay_recording(file, read_recording(read_input_file(file)), order, Quiet())
 
 
 def name(file: str) -> str:

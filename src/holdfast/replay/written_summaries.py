@@ -64,6 +64,17 @@ class ModelSummaries:
         return sum(compute_cost(call.usage, self.writer.target.prices) for call in calls)
 
 
+class SummaryModel(Struct, frozen=True):
+    """A model that is ready to write summaries."""
+
+    writer: SummaryWriter
+    run: CoroutineRunner
+
+    def start_summaries(self) -> ModelSummaries:
+        """Return what one run of one policy needs: failures of another run do not count for it."""
+        return ModelSummaries(self.writer, self.run)
+
+
 def name_policy_with_summaries(policy: Policy, kind: SummaryKind) -> Policy:
     """Return ``policy`` as it runs with summaries of ``kind``, under a name that says so.
 

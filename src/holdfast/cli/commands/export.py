@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import click
-from msgspec.structs import replace
 
 from holdfast.cli.files.input_files import open_output_file
 from holdfast.cli.files.user_paths import open_named_store, store_option
@@ -27,7 +25,7 @@ from holdfast.formats.losses import OPENCODE_DATABASE
 from holdfast.formats.opencode.rows import build_opencode_rows
 from holdfast.formats.opencode.write import iter_opencode_sessions
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.session_recording import load_recording
 
 EXAMPLES = """\
 \b
@@ -147,19 +145,3 @@ def _write_segments(recording: Recording, path: Path, *, force: bool) -> ExportR
         for stream, data in streams:
             stream.write(data)
     return ExportResult(b"".join(data for _, data in files), left_out)
-
-
-def load_recording(store: SessionStore, info: SessionInfo) -> Recording:
-    """Load a session from the store as a recording, together with the sessions of its sub-agents."""
-    # A sub-agent's session has the key of its parent after an @.
-    chains = [sidechain for sidechain in store.list_sessions() if sidechain.key.endswith(f"@{info.key}")]
-    return replace(_load_session_recording(store, info), sidechains=_load_session_recordings(store, chains))
-
-
-def _load_session_recordings(store: SessionStore, infos: Sequence[SessionInfo]) -> tuple[Recording, ...]:
-    return tuple(_load_session_recording(store, info) for info in sorted(infos, key=lambda info: info.key))
-
-
-def _load_session_recording(store: SessionStore, info: SessionInfo) -> Recording:
-    entries = tuple(store.read_entries(info.key))
-    return Recording(info.format, info.key, info.cwd, info.title, info.model, "", entries, info.leaf_id)

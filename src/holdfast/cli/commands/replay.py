@@ -31,14 +31,6 @@ from holdfast.cli.output.terminal import (
     print_table,
 )
 from holdfast.cli.replay.dump import RequestDumpFolder
-from holdfast.cli.replay.session_report import (
-    DEFAULT_SETUP_TOKENS,
-    PolicyFailure,
-    ReplayJob,
-    ReplayReport,
-    check_replay_window,
-    replay_recording,
-)
 from holdfast.cli.replay.summary_model import SummaryModelOptions, open_summary_model, parse_summary_kinds
 from holdfast.errors import UnknownPolicy, UnrecognizedContent
 from holdfast.messages.text.single_line import clean_single_line
@@ -46,11 +38,17 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 from holdfast.replay.report import OUR_POLICY, PolicyRow
 from holdfast.replay.repositories import RepositoryPool
+from holdfast.reports.session_replay import (
+    DEFAULT_SETUP_TOKENS,
+    DEFAULT_WINDOW,
+    MAX_REPLAY_WINDOW,
+    PolicyFailure,
+    ReplayJob,
+    ReplayReport,
+    check_replay_window,
+    replay_recording,
+)
 
-DEFAULT_WINDOW = 64_000
-"""Tokens. Chosen by judgement: small enough for most recorded sessions to outgrow it, so that policies differ."""
-MAX_REPLAY_WINDOW = 1_000_000_000
-"""Tokens: a hundred times the largest window of any model. A larger number is a typing error."""
 EXAMPLES = """\
 \b
 The table, for each policy:
@@ -226,9 +224,9 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
     measures_cuts = options.cuts
     if measures_cuts is None:
         measures_cuts = options.as_json and summary_kinds == ("extract",)
-    pictured_policy = None
+    pictured_policies: tuple[str, ...] = ()
     if not options.as_json:
-        pictured_policy = _choose_pictured_policy(options, names)
+        pictured_policies = (_choose_pictured_policy(options, names),)
     return ReplayJob(
         policies=tuple(configuration.build_policy(name) for name in names),
         window=DEFAULT_WINDOW if options.window is None else options.window,
@@ -237,7 +235,7 @@ def _make_replay_setup(options: ReplayOptions) -> ReplayJob:
         setup_tokens=options.setup_tokens,
         api=options.api,
         measures_cuts=measures_cuts,
-        pictured_policy=pictured_policy,
+        pictured_policies=pictured_policies,
         allows_recorded_window=options.window is None,
         studies_losses=options.losses,
         summary_kinds=summary_kinds,
@@ -321,7 +319,7 @@ def _replay_source(
     dump: RequestDumpFolder | None,
 ) -> ReplayReport | ReplayFailure:
     try:
-        return replay_recording(source, replay_job, waiting, dump)
+        return replay_recording(source.name, source.read(), replay_job, waiting, dump)
     except EXPECTED_ERRORS as error:
         why = ""
         if isinstance(error, FileNotFoundError):
@@ -340,7 +338,9 @@ def _print_reports_json(outcomes: Sequence[ReplayReport | ReplayFailure]) -> Non
         else:
             out += [encode_policy_row(outcome.subject, row) for row in outcome.rows]
             for failure in outcome.failures:
-                out.append({"file": outcome.subject.file, "policy": failure.policy, "error": failure.error})
+                out.append(
+                    {"file": outcome.subject.file, "policy": failure.policy, "error": describe_error(failure.error)}
+                )
     reports = [outcome for outcome in outcomes if isinstance(outcome, ReplayReport)]
     pools = _pool_repositories(reports)
     print_json(out + encode_repositories(pools))
@@ -405,7 +405,7 @@ def _print_report(
     parts += [make_policy_remarks(rows), *map(_format_policy_failure, report.failures), make_policy_verdict(rows)]
     measurement = None
     for row in rows:
-        if row.figures.policy == replay_job.pictured_policy:
+        if row.figures.policy in replay_job.pictured_policies:
             measurement = row.figures
             break
     parts += _make_loss_parts(rows, console.width)
@@ -480,7 +480,7 @@ def _make_loss_parts(rows: Sequence[PolicyRow], width: int, *, names_files: bool
 
 def _format_policy_failure(failure: PolicyFailure) -> str:
     """Return the reason why a policy has no row; the rows of the other policies stand."""
-    return clean_single_line(f"{failure.policy} could not be replayed: {failure.error}")
+    return clean_single_line(f"{failure.policy} could not be replayed: {describe_error(failure.error)}")
 
 
 def _format_pool_failures(reports: Sequence[ReplayReport]) -> str:

@@ -1,1 +1,1 @@
-"""The parts of ``holdfast replay``: the report of a session, and the dump of its requests."""
+"""The parts of ``holdfast replay``: the model that writes summaries, and the dump of its requests."""

@@ -16,7 +16,7 @@ from holdfast.engine.sync import run_event_loop
 from holdfast.engine.upstream.upstream import HttpUpstream, Upstream
 from holdfast.providers.registry import API_NAMES, DEFAULT_API
 from holdfast.replay.recorded_answers import AnswerRecorder
-from holdfast.replay.written_summaries import SUMMARY_KINDS, CoroutineRunner, ModelSummaries, SummaryKind
+from holdfast.replay.written_summaries import SUMMARY_KINDS, SummaryKind, SummaryModel
 
 
 class SummaryModelOptions(Struct, frozen=True):
@@ -26,17 +26,6 @@ class SummaryModelOptions(Struct, frozen=True):
     base_url: str | None = None
     answers: str | None = None
     """A file of recorded answers, to read from and to add to."""
-
-
-class SummaryModel(Struct, frozen=True):
-    """A model that is ready to write summaries."""
-
-    writer: SummaryWriter
-    run: CoroutineRunner
-
-    def start_summaries(self) -> ModelSummaries:
-        """Return what one run of one policy needs: failures of another run do not count for it."""
-        return ModelSummaries(self.writer, self.run)
 
 
 def parse_summary_kinds(value: str) -> tuple[SummaryKind, ...]:

@@ -1,22 +1,21 @@
-"""Replay one recorded session through policies: from a file to the rows of its report."""
+"""Replay one recorded session through policies: from a recording to the rows of its report.
+
+``holdfast replay`` prints them, and the inspector compares policies with them.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from holdfast.cli.files.input_files import read_input_file
-from holdfast.cli.files.recordings import RecordingSource
-from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
-from holdfast.cli.replay.dump import RequestDumpFolder, SessionDump
-from holdfast.cli.replay.summary_model import SummaryModel
 from holdfast.config import Catalog, get_target
-from holdfast.errors import FormatError, WindowTooSmall
-from holdfast.formats import Recording, read_recording
+from holdfast.errors import FormatError, HoldfastError, WindowTooSmall
+from holdfast.formats import Recording
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.budget import check_budget, compute_budget
@@ -38,13 +37,19 @@ from holdfast.replay.report import OUR_POLICY, PolicyRow, ReportSubject, note_st
 from holdfast.replay.repositories import name_repository
 from holdfast.replay.session import ReplaySession, make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
-from holdfast.replay.written_summaries import SummaryKind, name_policy_with_summaries
+from holdfast.replay.written_summaries import SummaryKind, SummaryModel, name_policy_with_summaries
 from holdfast.reports.request_size import RECORDED_ORIGIN, use_recorded_window
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 
+DEFAULT_WINDOW = 64_000
+"""Tokens. Chosen by judgement: small enough for most recorded sessions to outgrow it, so that policies differ."""
+MAX_REPLAY_WINDOW = 1_000_000_000
+"""Tokens: a hundred times the largest window of any model. A larger number is a typing error."""
 DEFAULT_SETUP_TOKENS = 10_000
 """Tokens assumed for system prompt and tools if the recording has none (docs/metrics.md, ``setup_tokens``)."""
+POLICY_ERRORS = (HoldfastError, OSError, UnicodeError, RecursionError, MemoryError)
+"""Errors of one policy, its summary model or its dump, in spite of which the other policies have their rows."""
 _LISTED_PROBLEMS = 5
 """Damaged lines listed one by one."""
 
@@ -59,8 +64,8 @@ class ReplayJob(Struct, frozen=True):
     setup_tokens: int | None = None
     api: str | None = None
     measures_cuts: bool = False
-    pictured_policy: str | None = None
-    """The policy to draw; only its requests are kept."""
+    pictured_policies: tuple[str, ...] = ()
+    """The policies to draw; only their requests are kept."""
     allows_recorded_window: bool = False
     """Whether a session of ``model`` is replayed in the window that it recorded, if the catalogue has none for it."""
     studies_losses: bool = False
@@ -75,7 +80,7 @@ class PolicyFailure(Struct, frozen=True):
     """A policy that failed on a session that others could replay."""
 
     policy: str
-    error: str
+    error: Exception
 
 
 class ReplayReport(Struct, frozen=True):
@@ -96,6 +101,20 @@ class ProgressListener(Protocol):
         """Count one more step as done."""
 
 
+class SessionRequestDump(Protocol):
+    """Takes the requests of one session."""
+
+    def open_policy_file(self, policy: str) -> AbstractContextManager[Callable[[int, bytes], None]]:
+        """Open the file of one policy and return a function that writes the body of a step into it."""
+
+
+class RequestDump(Protocol):
+    """Takes the requests of a replay."""
+
+    def open_session(self, file: str) -> SessionRequestDump:
+        """Return what takes the requests of ``file``."""
+
+
 def check_replay_window(replay_job: ReplayJob) -> None:
     """Raise ``WindowTooSmall`` if no session could be replayed with these options."""
     place = get_target(replay_job.api or API_NAMES[0], replay_job.model, catalog=replay_job.catalog)
@@ -110,21 +129,17 @@ def check_replay_window(replay_job: ReplayJob) -> None:
             raise
 
 
-def replay_file(file: str, replay_job: ReplayJob, waiting: ProgressListener) -> ReplayReport:
-    """Replay ``file`` and return the report. Raises ``HoldfastError`` or ``OSError`` if that is impossible."""
-    source = RecordingSource(file, lambda: read_recording(read_input_file(file)))
-    return replay_recording(source, replay_job, waiting)
-
-
 def replay_recording(
-    source: RecordingSource,
+    file: str,
+    recording: Recording,
     replay_job: ReplayJob,
     waiting: ProgressListener,
-    dump: RequestDumpFolder | None = None,
+    dump: RequestDump | None = None,
 ) -> ReplayReport:
-    """Replay one session of a file and return the report; raises as ``replay_file`` does."""
-    file = source.name
-    recording = source.read()
+    """Replay a session, which the report calls ``file``, and return the report.
+
+    Raises ``FormatError`` if it has no answer of a model, and the error of the last policy if all failed.
+    """
     api = replay_job.api or _choose_replay_api(recording, replay_job)
     session = make_replay_session(recording, api)
     if not session.steps:
@@ -145,12 +160,12 @@ def replay_recording(
         waiting.begin_part(f"{Path(file).name}  {name}", runs * len(session.steps))
         try:
             rows.append(_measure_row(file, study, policy, kind, replay_job, waiting, bodies))
-        except EXPECTED_ERRORS as error:
+        except POLICY_ERRORS as error:
             errors.append((name, error))
     if not rows:
         # With all policies the last one is ours, and its message is the most helpful.
         raise errors[-1][1]
-    failures = [PolicyFailure(name, describe_error(error)) for name, error in errors]
+    failures = [PolicyFailure(name, error) for name, error in errors]
     return ReplayReport(_make_subject(file, recording, study), tuple(rows), tuple(failures))
 
 
@@ -200,7 +215,7 @@ def _measure_row(
     kind: SummaryKind,
     replay_job: ReplayJob,
     waiting: ProgressListener,
-    bodies: SessionDump | None,
+    bodies: SessionRequestDump | None,
 ) -> PolicyRow:
     """Measure ``policy`` and return its row; figures at cuts may be missing, other errors are raised."""
     policy, notes = fit_policy_to_window(policy, study.setting.target)
@@ -214,8 +229,8 @@ def _measure_row(
         recorder = LossRecorder(study, file) if replay_job.studies_losses else None
         watch_needs = recorder.add_request if recorder else None
         measurement = measure_policy(study, policy, waiting.advance, keep, summaries, watch_needs)
-    if policy.name != replay_job.pictured_policy:
-        # The points of every request of every policy would take much memory, and only one policy is drawn.
+    if policy.name not in replay_job.pictured_policies:
+        # The points of every request take much memory.
         measurement = replace(measurement, points=())
     row = PolicyRow(measurement, notes=notes, losses=recorder.make_report() if recorder else None)
     if replay_job.measures_cuts:
