@@ -1,4 +1,4 @@
-"""Take the pictures of docs/inspector.md: the demo's session in a real Chromium.
+"""Take the pictures of docs/inspector.md: the demo's session and the long example session in a real Chromium.
 
     uv run --group browser python docs/inspector_pictures.py
 
@@ -13,11 +13,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
+HOLDFAST = [sys.executable, "-m", "holdfast"]
+EXAMPLE = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
 PICTURES = {
     "timeline": ("/session?id=demo", "light", 1000, 900),
     "request": ("/request?session=demo&id=60", "light", 1000, 760),
@@ -27,6 +31,8 @@ PICTURES = {
     "narrow": ("/session?id=demo", "light", 320, 640),
 }
 """Name, page, scheme, and size in pixels."""
+COMPARE_MILLISECONDS = 120_000
+"""How long a comparison may take. Chosen by judgement: ten times as long as it takes."""
 
 
 def take_picture(browser: Browser, url: str, name: str) -> None:
@@ -39,22 +45,42 @@ def take_picture(browser: Browser, url: str, name: str) -> None:
     page.close()
 
 
-def main() -> int:
-    """Run the demo, serve its session, and take all pictures."""
-    chromium = os.environ.get("HOLDFAST_CHROMIUM") or shutil.which("chromium")
-    holdfast = [sys.executable, "-m", "holdfast"]
-    with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder) / "demo" / "session.db")
-        subprocess.run([*holdfast, "demo", "--keep", str(Path(folder) / "demo")], check=True, stdout=subprocess.DEVNULL)
-        command = [*holdfast, "inspect", "--store", store, "--port", "0", "--json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
-            assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"].rstrip("/")
-            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            for name in PICTURES:
-                take_picture(browser, url, name)
-            browser.close()
+def take_picture_of_comparison(browser: Browser, session_url: str) -> None:
+    """Compare policies on a session and write the picture of the result."""
+    page = browser.new_page(viewport={"width": 1000, "height": 1200})
+    page.goto(session_url)
+    page.get_by_role("link", name="Compare policies on this session").click()
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("columnheader", name="facts kept").wait_for(timeout=COMPARE_MILLISECONDS)
+    page.screenshot(path=IMAGES / "inspector-compare.png")
+    page.close()
+
+
+@contextmanager
+def serve(*arguments: str) -> Iterator[str]:
+    """Run ``holdfast inspect`` and return the address that it prints."""
+    command = [*HOLDFAST, "inspect", *arguments, "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield json.loads(server.stdout.readline())["url"]
+        finally:
             server.terminate()
+
+
+def main() -> int:
+    """Run the demo, serve both sessions, and take all pictures."""
+    chromium = os.environ.get("HOLDFAST_CHROMIUM") or shutil.which("chromium")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        demo = Path(folder) / "demo"
+        subprocess.run([*HOLDFAST, "demo", "--keep", str(demo)], check=True, stdout=subprocess.DEVNULL)
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with serve("--store", str(demo / "session.db")) as url:
+            for name in PICTURES:
+                take_picture(browser, url.rstrip("/"), name)
+        with serve(str(EXAMPLE)) as session_url:
+            take_picture_of_comparison(browser, session_url)
+        browser.close()
     return 0
 
 

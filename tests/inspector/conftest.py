@@ -26,6 +26,6 @@ def inspected(tmp_path, configuration):
         write_session(store, "long", make_long_session(), title="A slow server", cwd="/srv/app", format="claude-code")
         write_session(store, "short", [say("user", Text("hello"))], title="A greeting", cwd="/srv/other")
     with open_store(url, readonly=True) as store:
-        source = InspectedStore(store, configuration, name=url, open_writer=lambda: open_store(url))
+        source = InspectedStore(store, configuration, name=url, open_writer=lambda: open_store(url), location=url)
         with serve(source) as served:
             yield served

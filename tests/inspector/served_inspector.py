@@ -74,6 +74,21 @@ def make_long_session(steps=60):
     return bodies
 
 
+def make_recorded_session(steps=30):
+    """Return the bodies of a session as the engine records it: a request, its answer, the usage, a result."""
+    bodies = [say("user", Text("Find out why orders_service.py is slow."))]
+    for step in range(steps):
+        log = "\n".join(f"orders_service.py line {line}: step_{step}_timer {line * step % 97} ms" for line in range(40))
+        call = ToolCall(f"c{step}", "read", f'{{"file": "logs/step_{max(0, step - 3)}_timer.log"}}')
+        bodies += [
+            RequestEntry(f"digest-{step}", 2 * step + 1, MODEL, 20_000),
+            say("assistant", Text("I look."), call),
+            AnswerEntry(f"digest-{step}", Usage(1_000 * (step + 1), 20), "tool_use"),
+            say("tool", ToolResult(f"c{step}", "read", (Text(log),))),
+        ]
+    return bodies
+
+
 class Answer:
     """An answer of the inspector."""
 
@@ -123,3 +138,4 @@ def serve(source):
         server.should_exit = True
         thread.join()
         listener.close()
+        source.comparisons.close()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
-from served_inspector import RULE, make_long_session, say
+from served_inspector import MODEL, RULE, make_long_session, make_recorded_session, say, write_session
 
+from holdfast.inspector.comparison.values import ComparisonQuestion
 from holdfast.inspector.export import export_session
 from holdfast.inspector.rendering import PageWriter
 from holdfast.messages.parts import Text
@@ -40,6 +42,9 @@ PAGES = {
     "diff": ("diff", {"session": "long", "from": "55", "to": "56"}),
     "search": ("search", {"q": "daytime"}),
     "undo": ("undo", {"session": "long", "decision": f"{COMPACTION_INDEX:08x}", "message": "0"}),
+    "compare": ("compare", {"id": "long"}),
+    "comparison": ("compare", {"id": "compared"}),
+    "wrong choice": ("compare", {"id": "long", "policies": "nonsense"}),
     "error": ("session", {"id": "nothing"}),
 }
 """A page of each kind."""
@@ -56,6 +61,8 @@ def chromium():
 
 def open_page(chromium, served, name, **options):
     """Open a page; return it with what its console said and what it asked other machines for."""
+    if name == "comparison":
+        write_compared_session(served.source)
     context = chromium.new_context(**options)
     page = context.new_page()
     complaints: list[str] = []
@@ -67,8 +74,20 @@ def open_page(chromium, served, name, **options):
     path, parameters = PAGES[name]
     page.goto(served.url + PageWriter().make_url(path, **parameters))
     # What Chromium says of the status of a page that is an error on purpose.
-    complaints[:] = [text for text in complaints if name != "error" or "404" not in text]
+    complaints[:] = [text for text in complaints if name not in {"error", "wrong choice"} or "status of 40" not in text]
     return page, complaints
+
+
+def write_compared_session(source):
+    """Write a session in which policies differ, and compare them on it."""
+    with open_store(source.name) as store:
+        write_session(store, "compared", make_recorded_session(60), title="A slow server, compared")
+    question = ComparisonQuestion(
+        "compared", source.get_session("compared").leaf_id, ("holdfast", "opencode", "append-only"), 24_000, MODEL
+    )
+    source.comparisons.start(question)
+    while source.comparisons.get_running() is not None:
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -104,7 +123,7 @@ def test_pages_work_without_javascript(chromium, inspected, name):
     page, _ = open_page(chromium, inspected, name, java_script_enabled=False)
     page.get_by_placeholder("Search everything that was said").fill("daytime")
     page.get_by_role("button", name="Search").click()
-    assert page.get_by_role("link", name="A slow server").count() == 1
+    assert page.get_by_role("link", name="A slow server", exact=True).count() == 1
     page.context.close()
 
 
@@ -243,4 +262,42 @@ def test_a_running_session_is_followed(chromium, inspected):
         leaf = store.get_session("long").leaf_id
         store.append_entries("long", [Entry("newest", leaf, say("user", Text("Go on.")))])
     page.get_by_text("122", exact=True).wait_for(timeout=15_000)
+    page.context.close()
+
+
+@pytest.mark.parametrize("has_javascript", [True, False])
+def test_policies_are_compared_by_clicking(chromium, inspected, has_javascript):
+    """From the session to the figures: the form, the bar that moves, the table; with and without code."""
+    with open_store(inspected.source.name) as store:
+        write_session(store, "recorded", make_recorded_session(200), title="To be compared")
+    page, complaints = open_page(chromium, inspected, "sessions", java_script_enabled=has_javascript)
+    page.get_by_role("link", name="To be compared").click()
+    page.get_by_role("link", name="Compare policies on this session").click()
+    page.get_by_label("Window in tokens").fill("24000")
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("progressbar").wait_for()
+    page.get_by_role("columnheader", name="facts kept").wait_for(timeout=90_000)
+    assert page.get_by_role("rowheader").all_inner_texts() == ["holdfast", "opencode", "claude-code"]
+    assert page.get_by_role("progressbar").count() == 0
+    assert complaints == []
+    page.context.close()
+
+
+def test_a_comparison_is_cancelled_by_clicking(chromium, inspected):
+    """The button keeps the focus while the bar moves, and leads back to the form."""
+    with open_store(inspected.source.name) as store:
+        write_session(store, "recorded", make_recorded_session(1_500))
+    page, complaints = open_page(chromium, inspected, "sessions")
+    page.goto(inspected.url + PageWriter().make_url("compare", id="recorded"))
+    for policy in ("append-only", "sliding", "pi", "openclaw"):
+        page.locator(f'input[value="{policy}"]').check()
+    page.get_by_role("button", name="Compare").click()
+    page.get_by_role("button", name="Cancel").focus()
+    page.get_by_text("request ").wait_for(timeout=60_000)
+    assert page.evaluate("document.activeElement.textContent") == "Cancel"
+    assert [found["id"] for found in axe.Axe().run(page).response["violations"]] == []
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Compare").wait_for()
+    assert inspected.source.comparisons.get_running() is None
+    assert complaints == []
     page.context.close()

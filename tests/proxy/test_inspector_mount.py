@@ -7,8 +7,9 @@ import json
 import re
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -58,6 +59,23 @@ def store_path(tmp_path):
         said = MessageEntry(build_sized_message(Message("user", (Text("hello"),))))
         store.append_entries("one", [Entry("first", None, said)])
     return path
+
+
+def test_policies_are_compared_below_the_mount(store_path):
+    """The form leads to a page below ``/inspect``, and the process that replays reads the proxy's store."""
+    with serve_proxy_process(store_path) as ask:
+        page = ask("/inspect/compare?id=one")[1]
+        token = re.search(r'name="token" value="([^"]+)"', page)[1]
+        body = urlencode({"policy": "holdfast", "window": "64000", "model": "claude-sonnet-4-6", "token": token})
+        answer, _ = ask("/inspect/compare?id=one", method="POST", body=body)
+        assert answer.status == 303
+        address = answer.getheader("location")
+        assert address.startswith("/inspect/compare?")
+        end = time.monotonic() + 60
+        while "<progress" in (page := ask(address)[1]):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert "no model answer is recorded" in page
 
 
 def test_a_browser_gets_the_pages_and_programs_the_proxy(store_path):

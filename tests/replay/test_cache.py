@@ -222,3 +222,11 @@ def test_make_cache_blocks_ignores_wire_bytes() -> None:
 def test_make_cache_blocks_of_an_empty_message_is_one_block() -> None:
     """A message without parts still costs its overhead."""
     assert [tokens for _, tokens in make_cache_blocks(Message("assistant"), len)] == [8]
+
+
+def test_make_cache_blocks_takes_half_a_surrogate() -> None:
+    """Tools leave one when they cut a text. It is content like any other: equal texts are one block, others are not."""
+    halves = ["cut \ud83d here", "cut \ud83e here"]
+    blocks = [make_cache_blocks(Message("user", (Text(half),)), len) for half in (*halves, halves[0])]
+    assert blocks[0] == blocks[2]
+    assert blocks[0] != blocks[1]

@@ -7,7 +7,7 @@ restore that a form asks for.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from hmac import compare_digest
 from secrets import token_urlsafe
@@ -23,7 +23,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.config.addresses import is_loopback_host
-from holdfast.errors import HoldfastError, StoreLocked, StoreReadOnly, UnknownId
+from holdfast.errors import HoldfastError, StoreError, StoreLocked, StoreReadOnly, UnknownId
+from holdfast.inspector.pages.compare import (
+    ComparisonChoice,
+    describe_progress,
+    load_compare_page,
+    parse_choice,
+)
 from holdfast.inspector.pages.diff import load_diff_page
 from holdfast.inspector.pages.message import MAX_LISTED_LINES, load_message_page
 from holdfast.inspector.pages.raw import load_raw_body, load_raw_page
@@ -35,6 +41,7 @@ from holdfast.inspector.rendering import ASSET_TYPES, SECURITY_HEADERS, PageWrit
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.decision_undo import preview_undo
 from holdfast.reports.request_view import load_request_view
+from holdfast.store.base import SessionInfo
 
 FOLLOW_SECONDS = 1.0
 """How often a session that is followed is looked at. Chosen by judgement: one row of the store is read."""
@@ -46,6 +53,8 @@ _ERROR_STATUS = {UnknownId: 404, StoreLocked: 503, StoreReadOnly: 403}
 """The status of a page that says what is wrong; 500 for anything else."""
 PIECE_BYTES = 65_536
 """Bytes of a download that are sent at once. Chosen by judgement: what a connection takes without waiting."""
+PROGRESS_SECONDS = 0.5
+"""How often a page is told of the progress of a comparison. Chosen by judgement: nothing is read for it."""
 MAX_QUERY = 2_000
 """Characters of a parameter; no id or search is longer, and no page has to show more."""
 
@@ -66,6 +75,10 @@ def make_inspector_app(source: InspectedStore, root_path: str = "", *, is_for_th
         Route("/diff", pages.show_diff),
         Route("/message", pages.show_message),
         Route("/search", pages.show_search),
+        Route("/compare", pages.show_comparison),
+        Route("/compare", pages.start_comparison, methods=["POST"]),
+        Route("/compare/cancel", pages.cancel_comparison, methods=["POST"]),
+        Route("/compare/progress", pages.send_progress),
         Route("/undo", pages.confirm_undo),
         Route("/sessions.json", pages.send_sessions),
         Route("/session.json", pages.send_timeline),
@@ -207,6 +220,84 @@ class InspectorPages:
         page = load_search_page(self._source, _get_parameter(request, "q"), _get_parameter(request, "session"))
         return self._writer.respond("search.html", page=page)
 
+    def show_comparison(self, request: Request) -> Response:
+        """Show the policies that can be compared on a session, how far the comparison is, or its result."""
+        info = self._source.get_session(_get_parameter(request, "id"))
+        given = None
+        if "policies" in request.query_params:
+            names = _get_parameter(request, "policies").split(",")
+            given = ComparisonChoice(
+                tuple(filter(None, names)), _get_parameter(request, "window"), _get_parameter(request, "model")
+            )
+        return self._write_comparison(info, given)
+
+    def _write_comparison(self, info: SessionInfo, given: ComparisonChoice | None, problem: str = "") -> Response:
+        page = load_compare_page(self._source, info, given, problem)
+        status = 400 if page.problem else 200
+        progress = describe_progress(page.running) if page.running is not None else ""
+        return self._writer.respond(
+            "compare.html", status=status, info=info, page=page, progress=progress, form_token=self.form_token
+        )
+
+    async def start_comparison(self, request: Request) -> Response:
+        """Start a comparison that a form asks for, and lead to its page."""
+        form = await _read_form(request)
+        refusal = self._refuse_form(form)
+        if refusal is not None:
+            return refusal
+        choice = ComparisonChoice(tuple(form.get("policy", [])), _get_field(form, "window"), _get_field(form, "model"))
+        return await to_thread.run_sync(self._start_comparison, _get_parameter(request, "id"), choice)
+
+    def _start_comparison(self, key: str, choice: ComparisonChoice) -> Response:
+        info = self._source.get_session(key)
+        try:
+            question = parse_choice(self._source, info, choice)
+            self._source.comparisons.start(question)
+        except StoreError:
+            raise
+        except HoldfastError as error:
+            return self._write_comparison(info, choice, str(error))
+        address = self._writer.make_url(
+            "compare", id=info.key, policies=",".join(question.policies), window=question.window, model=question.model
+        )
+        return RedirectResponse(address, 303)
+
+    async def cancel_comparison(self, request: Request) -> Response:
+        """Cancel the comparison that a form names, unless it has ended, and lead back to its session."""
+        form = await _read_form(request)
+        refusal = self._refuse_form(form)
+        if refusal is not None:
+            return refusal
+        info = await to_thread.run_sync(self._source.get_session, _get_field(form, "session"))
+        number = _get_field(form, "number")
+        if number.isdecimal() and len(number) < 10:
+            await to_thread.run_sync(self._source.comparisons.cancel, int(number))
+        return RedirectResponse(self._writer.make_url("compare", id=info.key), 303)
+
+    async def send_progress(self, _: Request) -> Response:
+        """Send an event whenever the comparison gets on, and one when it ends, until the page is closed."""
+        headers = {**SECURITY_HEADERS, "x-accel-buffering": "no"}
+        return StreamingResponse(self._iterate_progress(), media_type="text/event-stream", headers=headers)
+
+    async def _iterate_progress(self) -> AsyncIterator[bytes]:
+        yield b": following\n\n"
+        running = self._source.comparisons.get_running()
+        shown_number: int | None = 0 if running is None else running.number
+        while True:
+            running = self._source.comparisons.get_running()
+            if running is not None and running.number == shown_number:
+                share = running.progress.done / max(1, running.progress.total)
+                data = msgspec.json.encode({"share": share, "text": describe_progress(running)})
+                yield b"event: progress\ndata: " + data + b"\n\n"
+            elif shown_number is not None:
+                # Only a page that shows a running comparison asks, so its end is news, also at first.
+                shown_number = None
+                yield b"event: changed\ndata:\n\n"
+            else:
+                # So that a browser that is gone is noticed.
+                yield b": nothing new\n\n"
+            await sleep(PROGRESS_SECONDS)
+
     def confirm_undo(self, request: Request) -> Response:
         """Say what undoing a decision, or restoring it, would do, and ask."""
         info = self._source.get_session(_get_parameter(request, "session"))
@@ -241,12 +332,11 @@ class InspectorPages:
 
     async def undo_decision(self, request: Request) -> Response:
         """Undo or restore a decision, and lead back to the message that the reader came from, or to the session."""
-        form = parse_qs((await request.body())[:MAX_QUERY].decode("utf-8", "replace"))
-        names = ("session", "decision", "token", "restore", "message")
-        values = {name: form.get(name, [""])[0] for name in names}
-        if not compare_digest(values["token"].encode(), self.form_token.encode()):
-            text = "this form is from an earlier start of the inspector; load its page again"
-            return self._writer.respond("error.html", status=403, text=text)
+        form = await _read_form(request)
+        refusal = self._refuse_form(form)
+        if refusal is not None:
+            return refusal
+        values = {name: _get_field(form, name) for name in ("session", "decision", "restore", "message")}
         info = await to_thread.run_sync(self._source.get_session, values["session"])
         is_restored = values["restore"] == "1"
         change = partial(self._source.undo_decision, info, values["decision"], is_restored=is_restored)
@@ -254,6 +344,13 @@ class InspectorPages:
         if values["message"]:
             return RedirectResponse(self._writer.make_url("message", session=info.key, id=values["message"]), 303)
         return RedirectResponse(self._writer.make_url("session", id=info.key), 303)
+
+    def _refuse_form(self, form: Mapping[str, Sequence[str]]) -> Response | None:
+        """Return the answer to a form that is none of ours, or None."""
+        if compare_digest(_get_field(form, "token").encode(), self.form_token.encode()):
+            return None
+        text = "this form is from an earlier start of the inspector; load its page again"
+        return self._writer.respond("error.html", status=403, text=text)
 
     async def send_changes(self, request: Request) -> Response:
         """Send an event whenever a session changes, until the page is closed."""
@@ -323,6 +420,15 @@ def _divide_bytes(data: bytes) -> Iterator[bytes]:
 
 def _get_parameter(request: Request, name: str) -> str:
     return request.query_params.get(name, "")[:MAX_QUERY]
+
+
+async def _read_form(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form; each may have several values."""
+    return parse_qs((await request.body())[:MAX_QUERY].decode("utf-8", "replace"))
+
+
+def _get_field(form: Mapping[str, Sequence[str]], name: str) -> str:
+    return form.get(name, [""])[0]
 
 
 def _is_patient(request: Request) -> bool:

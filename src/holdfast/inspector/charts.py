@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from holdfast.reports.timeline import MarkKind, TimelineMark, TimelineRequest
 MAX_COLUMNS = 240
 """Columns of the overview at most. Chosen by judgement: on a wide screen each is four pixels wide."""
 
+Item = TypeVar("Item")
 Group = Literal["setup", "summary", "user", "assistant", "tools", "shortened", "other"]
 GROUPS: Mapping[Group, str] = {
     "setup": "system prompt and tools",
@@ -111,7 +112,7 @@ def draw_overview(requests: Sequence[TimelineRequest]) -> Overview:
     return Overview(columns, full_tokens, 100 * window / full_tokens, window)
 
 
-def _divide_evenly(requests: Sequence[TimelineRequest], count: int) -> Iterator[Sequence[TimelineRequest]]:
+def _divide_evenly(requests: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
     """Yield at most ``count`` groups of neighbors, which differ in size by one at most."""
     count = min(count, len(requests))
     for number in range(count):
@@ -156,3 +157,27 @@ def draw_sparkline(requests: Sequence[TimelineRequest], points: int = 40) -> str
     full = max(*sizes, *(request.window for request in requests), 1)
     step = 100 / (len(sizes) - 1)
     return " ".join(f"{index * step:.1f},{20 - 20 * size / full:.1f}" for index, size in enumerate(sizes))
+
+
+class SizeColumn(Struct, frozen=True):
+    """One or several neighboring requests in a chart of sizes alone. Requests are numbered from 1."""
+
+    first: int
+    last: int
+    tokens: int
+    """The size of the largest."""
+    event: str = ""
+    """What made one of them smaller: ``compaction`` or ``decision``; empty for nothing."""
+
+
+def group_sizes(sizes: Sequence[tuple[int, str]]) -> tuple[SizeColumn, ...]:
+    """Return the columns of a chart of requests, each with its tokens and its event; neighbors share a column."""
+    columns = []
+    number = 1
+    for group in _divide_evenly(sizes, MAX_COLUMNS):
+        events = {event for _, event in group}
+        # The one that removes more is the one to see.
+        event = "compaction" if "compaction" in events else "decision" if "decision" in events else ""
+        columns.append(SizeColumn(number, number + len(group) - 1, max(tokens for tokens, _ in group), event))
+        number += len(group)
+    return tuple(columns)

@@ -63,6 +63,19 @@ def format_dollars(dollars: float | None) -> str:
     return f"${dollars:.4f}" if dollars < 0.1 else f"${dollars:.3f}"
 
 
+def format_duration(seconds: float) -> str:
+    """Return a rough duration: ``a few seconds``, ``about 40 seconds``, ``about 3 minutes``, ``about 2.5 hours``."""
+    if seconds < 8:
+        return "a few seconds"
+    if seconds < 20:
+        return f"about {seconds:.0f} seconds"
+    if seconds < 90:
+        return f"about {round(seconds, -1):.0f} seconds"
+    if seconds < 5_400:
+        return f"about {seconds / 60:.0f} minutes"
+    return f"about {seconds / 3_600:.1f} hours"
+
+
 def format_short_tokens(tokens: int | None) -> str:
     """Return a size in at most four characters: ``812``, ``9.4k``, ``128k``, ``1.2M``; ``-`` if it is not known."""
     if tokens is None:
@@ -110,6 +123,7 @@ def _get_environment() -> Environment:
         age=format_age,
         capitalize_first=capitalize_first,
         dollars=format_dollars,
+        duration=format_duration,
         seconds=format_seconds,
         short_tokens=format_short_tokens,
         time=format_time,

@@ -50,6 +50,6 @@ def serve_inspector(source: InspectedStore, listener: socket.socket, on_ready: C
         server_header=False,
         timeout_graceful_shutdown=CLOSE_SECONDS,
     )
-    with closing(listener):
+    with closing(listener), closing(source.comparisons):
         on_ready(f"http://{LOOPBACK}:{listener.getsockname()[1]}")
         uvicorn.Server(config).run(sockets=[listener])

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from holdfast.config import Configuration
 from holdfast.errors import StoreReadOnly
+from holdfast.inspector.comparison.jobs import Comparisons
 from holdfast.reports.read_backs import MAX_CALL_TOKENS, RecallCall, list_recall_calls
 from holdfast.reports.session_lock import open_journal_at_leaf
 from holdfast.reports.timeline import Timeline, load_timeline
@@ -30,14 +31,17 @@ class InspectedStore:
         *,
         name: str,
         open_writer: Callable[[], SessionStore] | None = None,
+        location: str = "",
     ) -> None:
         """``name`` is what pages call it: the path of the store, or of the file that was opened. ``open_writer`` opens
-        the same store for writing; without one, no decision can be undone from a page.
+        the same store for writing; without one, no decision can be undone from a page. ``location`` is the store as
+        ``open_store`` takes it in another process; without it, no policies can be compared.
         """
         self.store = store
         self.configuration = configuration
         self.name = name
         self._open_writer = open_writer
+        self.comparisons = Comparisons(location)
         self._lock = Lock()
         self._timelines: OrderedDict[str, _KnownTimeline] = OrderedDict()
         self._recall_calls: OrderedDict[str, _KnownCalls] = OrderedDict()

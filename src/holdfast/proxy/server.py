@@ -305,7 +305,9 @@ def _make_inspector(
         source = InspectedStore(app.resources.store, configuration, name="the memory of the proxy")
     else:
         opened = cleanup.enter_context(open_store(store, readonly=True))
-        source = InspectedStore(opened, configuration, name=store, open_writer=partial(open_store, store))
+        open_writer = partial(open_store, store)
+        source = InspectedStore(opened, configuration, name=store, open_writer=open_writer, location=store)
+    cleanup.callback(source.comparisons.close)
     return make_inspector_app(source, MOUNT_PATH, is_for_this_machine=is_for_this_machine)
 
 

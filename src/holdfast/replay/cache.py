@@ -76,7 +76,13 @@ def make_cache_blocks(message: Message, counter: TextCounter) -> list[CacheBlock
 
 
 def _digest_part(role: str, part: Part) -> bytes:
-    return blake2b(role.encode() + msgspec.msgpack.encode(strip_wire_bytes(part)), digest_size=16).digest()
+    bare_part = strip_wire_bytes(part)
+    try:
+        content = msgspec.msgpack.encode(bare_part)
+    except UnicodeEncodeError:
+        # Half a surrogate, which tools leave when they cut a text; ``repr`` escapes it.
+        content = repr(bare_part).encode()
+    return blake2b(role.encode() + content, digest_size=16).digest()
 
 
 class SimulatedCache:

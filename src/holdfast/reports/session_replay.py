@@ -66,6 +66,8 @@ class ReplayJob(Struct, frozen=True):
     measures_cuts: bool = False
     pictured_policies: tuple[str, ...] = ()
     """The policies to draw; only their requests are kept."""
+    window_origin: str = "--window"
+    """What messages name as the source of ``window``."""
     allows_recorded_window: bool = False
     """Whether a session of ``model`` is replayed in the window that it recorded, if the catalogue has none for it."""
     studies_losses: bool = False
@@ -117,15 +119,19 @@ class RequestDump(Protocol):
 
 def check_replay_window(replay_job: ReplayJob) -> None:
     """Raise ``WindowTooSmall`` if no session could be replayed with these options."""
-    place = get_target(replay_job.api or API_NAMES[0], replay_job.model, catalog=replay_job.catalog)
+    target = get_target(replay_job.api or API_NAMES[0], replay_job.model, catalog=replay_job.catalog)
+
+    def check_policy(policy: Policy, setup_tokens: int) -> None:
+        window, origin = replay_job.window, replay_job.window_origin
+        fit_policy_to_window(policy, change_target_window(target, window, setup_tokens, origin))
+
     # Ours first, because its error names the window that would fit.
     for policy in sorted(replay_job.policies, key=lambda policy: policy.name != OUR_POLICY):
         try:
-            fit_policy_to_window(policy, change_target_window(place, replay_job.window, replay_job.setup_tokens or 0))
+            check_policy(policy, replay_job.setup_tokens or 0)
         except WindowTooSmall:
-            setup_tokens = DEFAULT_SETUP_TOKENS if replay_job.setup_tokens is None else replay_job.setup_tokens
             # Fails too, with an error that names the numbers most sessions have.
-            fit_policy_to_window(policy, change_target_window(place, replay_job.window, setup_tokens))
+            check_policy(policy, DEFAULT_SETUP_TOKENS if replay_job.setup_tokens is None else replay_job.setup_tokens)
             raise
 
 
@@ -188,7 +194,7 @@ def _make_replay_study(
     else:
         setup_tokens = session.setup.tokens or DEFAULT_SETUP_TOKENS
     target = get_target(api, replay_job.model, catalog=replay_job.catalog)
-    window, origin = replay_job.window, "--window"
+    window, origin = replay_job.window, replay_job.window_origin
     limits = use_recorded_window(target, recorded_window).limits
     if limits.window_source == RECORDED_ORIGIN:
         window, origin = limits.window, limits.window_source
@@ -324,7 +330,7 @@ def fit_policy_to_window(policy: Policy, target: Target) -> tuple[Policy, tuple[
             window, setup_tokens = target.limits.window, target.setup.tokens
             raise WindowTooSmall(
                 f"a window of {window:,} tokens has no room for messages beside {setup_tokens:,} for system prompt "
-                "and tools; give a larger --window or a smaller --setup-tokens"
+                "and tools; give a larger window, or a smaller setup"
             ) from None
         return _drop_policy_minimum(policy), (f"degenerate: {str(error).partition('. ')[0]}",)
     why = _explain_degenerate(policy, target)

@@ -191,7 +191,11 @@ def _open_store(option: str | None, session: str | None) -> Iterator[tuple[Inspe
         key = store.get_session(session).key if session is not None else ""
         is_writable = not explain_unwritable_store(url)
         opened = InspectedStore(
-            store, load_configuration(), name=url, open_writer=partial(open_store, url) if is_writable else None
+            store,
+            load_configuration(),
+            name=url,
+            open_writer=partial(open_store, url) if is_writable else None,
+            location=url,
         )
         yield opened, key
 
@@ -211,7 +215,7 @@ def _open_file(path: Path, *, as_json: bool) -> Iterator[tuple[InspectedStore, s
             for failure in failures:
                 click.echo(f"left out: {clean_single_line(failure.error)}", err=True)
             keys = [info.key for info in store.list_sessions() if "@" not in info.key]
-            source = InspectedStore(store, load_configuration(), name=str(path))
+            source = InspectedStore(store, load_configuration(), name=str(path), location=url)
             with follow_file(path, partial(_read_again, store, path)):
                 yield source, keys[0] if len(keys) == 1 else ""
 

@@ -38,6 +38,14 @@ const followed = document.querySelector("[data-changes]");
 if (followed && window.EventSource) {
   const changes = new EventSource(followed.dataset.changes);
   changes.addEventListener("changed", async () => (await showInstead(location.href)) && fillIn());
+  // What runs for a while: only the bar and its text change, so that a button in use stays.
+  changes.addEventListener("progress", (event) => {
+    const progress = JSON.parse(event.data);
+    const bar = document.querySelector("progress");
+    if (bar && progress.share) bar.value = progress.share;
+    const text = document.getElementById("progress-text");
+    if (text && text.textContent !== progress.text) text.textContent = progress.text;
+  });
   addEventListener("pagehide", () => changes.close());
 }
 // What only works with code is shown by code.
