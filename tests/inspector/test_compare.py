@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from test_pages import HOSTILE_TEXTS, check_page
 from holdfast.cli.commands.import_ import import_file
 from holdfast.inspector.charts import MAX_COLUMNS, group_sizes
 from holdfast.inspector.comparison.jobs import WORKER_COMMAND, ComparisonRefused, Comparisons
-from holdfast.inspector.comparison.values import ComparedPolicy, ComparisonQuestion
+from holdfast.inspector.comparison.values import ComparedPolicy, ComparisonQuestion, ComparisonTask
 from holdfast.inspector.pages.compare import find_best_policies
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.parts import Text
@@ -391,6 +392,18 @@ def test_a_replay_steps_back_and_ends_with_its_inspector(source):
             time.sleep(0.05)
         inspector.kill()
     wait_for_exit(worker)
+
+
+def test_a_replay_ends_when_nobody_waits_for_it(source):
+    """Once its standard input is closed the process ends at once, whatever it is doing, and has no result."""
+    with open_store(source.name) as store:
+        write_session(store, "longer", make_recorded_session(1_500))
+        leaf = store.get_session("longer").leaf_id
+    question = ComparisonQuestion("longer", leaf, tuple(PRESETS), 24_000, MODEL)
+    task = msgspec.json.encode(ComparisonTask(source.name, question)) + b"\n"
+    ended = subprocess.run(WORKER_COMMAND, input=task, stdout=subprocess.PIPE, check=False, timeout=100)
+    assert ended.returncode == 1
+    assert b'"result"' not in ended.stdout
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
