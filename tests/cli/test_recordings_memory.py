@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,7 +173,7 @@ def test_iter_recordings_ignores_bytes_appended_meanwhile(
 
 def test_deep_line_raises_recursion_error_on_the_second_read(tmp_path: Path) -> None:
     """A line that can be read at first may be too deep for a read further down the stack, and is not reported as
-    changed.
+    changed. From Python 3.12 on a decoder's depth does not count as the program's, so there it is read again.
     """
 
     def read_deeper(steps: int) -> list[Entry]:
@@ -183,6 +184,9 @@ def test_deep_line_raises_recursion_error_on_the_second_read(tmp_path: Path) -> 
     for source in iter_recordings(str(path), progress=ignore_progress):
         recording = source.read()
         assert len(recording.entries) == 4
+        if sys.version_info >= (3, 12):
+            assert read_deeper(480) == list(recording.entries)
+            continue
         with pytest.raises(RecursionError, match="nested too deeply"):
             read_deeper(480)
 

@@ -1,6 +1,7 @@
 """A store and a dumped state that the code wrote before its fields were renamed (commit 817d23a)."""
 
 import lzma
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ OLD_FILES = Path(__file__).parent / "older_version"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> SessionStore:
+def store(tmp_path: Path) -> Iterator[SessionStore]:
     """Return the old store, copied to a temporary path."""
     path = tmp_path / "store.db"
     path.write_bytes(lzma.decompress((OLD_FILES / "store-817d23a.db.xz").read_bytes()))
-    return open_store(path)
+    with open_store(path) as opened:
+        yield opened
 
 
 def test_old_store_reads_every_kind_of_entry(store):
@@ -48,10 +50,10 @@ def test_old_store_accepts_new_entries(store, tmp_path):
     leaf = store.get_session("long").leaf_id
     store.append_entries("long", make_message_chain(["new"], leaf))
     store.close()
-    again = open_store(tmp_path / "store.db")
-    state = again.open_state("long")
-    assert build_projection(state)[-1].message.text == "text of new"
-    assert is_same_request(state, ConversationState.from_entries(again.read_path("long")))
+    with open_store(tmp_path / "store.db") as again:
+        state = again.open_state("long")
+        assert build_projection(state)[-1].message.text == "text of new"
+        assert is_same_request(state, ConversationState.from_entries(again.read_path("long")))
 
 
 def test_old_state_dump_loads_to_the_same_state(store):
