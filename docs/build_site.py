@@ -3,7 +3,8 @@
 Usage: python docs/build_site.py [serve]
 
 The site is written to build/site/html. A link that leads nowhere ends the build. Links to files of the repository that
-are no pages (sources, tests) become plain text, since the site does not hold them.
+are no pages (sources, tests) become plain text, since the site does not hold them. In place of the example session the
+site has what the inspector exports of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "site"
 PAGES_BY_SOURCE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages from the root of the repository, and what they are called in the site."""
+EXAMPLE_SESSION = Path("examples/long-session.jsonl")
+EXPORTED_SESSION = Path("example-session.html")
+"""What the site has in its place."""
 
 _LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])+)\]\((?P<target>[^()\s]+)\)")
 _IMAGE = re.compile(r"(?P<head>!\[[^\]]*\]\()(?P<target>[^()\s]+)(?=\))")
@@ -34,6 +38,12 @@ def copy_pages(target: Path) -> None:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(rewrite_links(source.read_text("utf-8"), source, page.relative_to(target)), "utf-8")
     shutil.copytree(ROOT / "docs" / "images", target / "images")
+
+
+def export_example_session(target: Path) -> None:
+    """Write the example session into ``target`` as the one file that ``holdfast inspect --export`` makes of it."""
+    command = [sys.executable, "-m", "holdfast", "inspect", str(ROOT / EXAMPLE_SESSION)]
+    subprocess.run([*command, "--export", str(target / EXPORTED_SESSION)], check=True)
 
 
 def rewrite_links(text: str, source: Path, page: Path) -> str:
@@ -62,6 +72,8 @@ def _get_site_path(source: Path) -> Path | None:
         return Path(PAGES_BY_SOURCE[str(relative)])
     if relative == Path("docs/index.md"):
         return Path("index.md")  # the site's own navigation says the same
+    if relative == EXAMPLE_SESSION:
+        return EXPORTED_SESSION
     if relative.parts[0] == "docs" and relative.suffix == ".md":
         return relative.relative_to("docs")
     return None
@@ -76,6 +88,7 @@ def main() -> int:
     """Build the site, or serve it; return the exit code of the generator."""
     shutil.rmtree(BUILD, ignore_errors=True)
     copy_pages(BUILD / "pages")
+    export_example_session(BUILD / "pages")
     shutil.copy(ROOT / "docs" / "zensical.toml", BUILD / "zensical.toml")
     command = ["serve"] if sys.argv[1:] == ["serve"] else ["build", "--strict"]
     return subprocess.run([sys.executable, "-m", "zensical", *command], cwd=BUILD, check=False).returncode
