@@ -29,6 +29,7 @@ def site(monkeypatch):
         ("docs/engine.md", "[hooks](#hooks)", "[hooks](#hooks)"),
         ("docs/clients/pi.md", "[the proxy](../proxy.md#limits)", "[the proxy](../proxy.md#limits)"),
         ("docs/tour.md", "[`Run`](../src/holdfast/engine/run/run.py)", "`Run`"),
+        ("docs/inspector.md", "[one](../examples/long-session.jsonl)", "[one](example-session.html)"),
         ("README.md", "![demo](docs/images/demo.svg)", "![demo](images/demo.svg)"),
         ("README.md", "[a page](https://example.com/docs/x.md)", "[a page](https://example.com/docs/x.md)"),
     ],
