@@ -17,8 +17,11 @@ from served_inspector import RULE, make_long_session, say, write_session
 from holdfast.cli import holdfast_command
 from holdfast.inspector.export import export_session
 from holdfast.inspector.sources import InspectedStore
+from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.text.masking import MASK, keep_text, mask_secrets, mask_words
+from holdfast.state.edits import Edit, Span
+from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, FailureEntry, RequestEntry, Usage
 from holdfast.store.memory import MemoryStore
 
 SECRETS = (
@@ -139,3 +142,22 @@ def test_the_command_writes_a_private_file(tmp_path, monkeypatch):
     assert "server" not in masked.read_text().partition("<main")[2].lower().replace("served", "")
     for arguments in (("--export", str(tmp_path / "x.html")), ("one", "--mask"), ("none", "--export", "x.html")):
         assert run(*arguments).exit_code == 2
+
+
+def test_no_word_of_a_session_is_left_where_every_word_is_masked(configuration):
+    """Title, folder, model, tool, key, messages, summaries, rules, reasons and refusals."""
+    word = "zebra7"
+    edit = Edit(Span(0, 1), (Message("user", (Text(word),)),), word, word)
+    bodies = [
+        say("user", Text(word)),
+        DecisionEntry((edit,)),
+        RequestEntry("d", 1, word, 1_000),
+        FailureEntry("overflow", word),
+        CompactionEntry(1, Message("user", (Text(word),)), 10, (), 100, 10),
+        RequestEntry("e", 1, word, 1_000),
+        AnswerEntry("e", Usage(100, 10)),
+    ]
+    source = make_source(configuration, bodies, title=word, cwd=f"/srv/{word}", format=word)
+    page = unescape(export(source, mask_words))
+    assert "zebra" not in page
+    assert page.count("xxxxxx") > 5

@@ -17,14 +17,26 @@ from served_inspector import MODEL, RULE, make_long_session, say, serve, write_s
 
 from holdfast.errors import StoreReadOnly
 from holdfast.inspector.pages import sessions, timeline
+from holdfast.inspector.pages.message import load_message_page
 from holdfast.inspector.rendering import PageWriter, show_invisible
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
+from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.history import list_message_visibility
-from holdfast.state.entries import AnswerEntry, CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry, Usage
+from holdfast.state.entries import (
+    AnswerEntry,
+    CompactionEntry,
+    DecisionEntry,
+    Entry,
+    NoteEntry,
+    RequestEntry,
+    RevokeEntry,
+    Usage,
+)
 from holdfast.state.view import build_projection
 from holdfast.store.base import SessionInfo
+from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.open_store import open_store
 
 HOSTILE_TEXTS = (
@@ -642,3 +654,18 @@ def test_a_running_session_is_followed(inspected):
     lines = [response.readline() for _ in range(12)]
     assert b"event: changed\n" in lines
     connection.close()
+
+
+def test_the_story_of_a_message_that_was_too_long_for_an_entry(configuration):
+    """It says so, with what reads each whole text back, also if no decision is about the message."""
+    store = open_store(":memory:")
+    hashes = [store.blobs.store_content("the whole of it" * number) for number in (1, 2)]
+    note = NoteEntry(NOTE_CAPPED, data={"blobs": hashes})
+    write_session(store, "one", [say("user", Text("Look.")), note, say("tool", Text("beginning … end"))])
+    source = InspectedStore(store, configuration, name="test")
+    page = load_message_page(source, source.get_session("one"), "1")
+    assert [(event.kind, event.handle) for event in page.events] == [
+        ("said", ""),
+        *(("capped", hash_[:HANDLE_CHARS]) for hash_ in hashes),
+    ]
+    assert [event.kind for event in load_message_page(source, source.get_session("one"), "0").events] == ["said"]

@@ -91,7 +91,7 @@ def test_a_call_reads_back_what_the_tool_answers_it_with(text_ids):
         # The page and the command tell the same, each with the request that was answered.
         timeline = load_timeline(store, store.get_session(KEY), load_shipped_catalog())
         events = list_message_events(
-            timeline, read_decision_entries(store, KEY, timeline), 1, store.get_entry(KEY, SAID_ID), calls
+            timeline, read_decision_entries(store, KEY, timeline), 1, store.get_entry(KEY, SAID_ID), recall_calls=calls
         )
         shown = [event for event in events if event.kind == "read_back"]
         numbers = [int(entry.removeprefix("call")) + 1 for entry in expected]

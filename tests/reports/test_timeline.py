@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis_strategies import log_strategy
@@ -198,6 +199,24 @@ def test_a_message_has_a_history():
     assert [event.kind for event in events] == ["said", "sent", "reduced", "hidden", "hidden", "undone"]
     assert [event.is_undone for event in events] == [False, False, False, True, False, False]
     assert events[1].request == 2
+
+
+@pytest.mark.parametrize("undo_first", [False, True])
+def test_a_message_that_is_hidden_is_not_hidden_again(undo_first):
+    """A later compaction is no news, also if an edit was undone, or the first compaction undone and restored."""
+    store, _ = make_session()
+    path = store.read_path("one")
+    first = next(entry for entry in path if isinstance(entry.body, CompactionEntry))
+    edit = next(entry for entry in path if isinstance(entry.body, DecisionEntry))
+    bodies = [RevokeEntry(edit.id), CompactionEntry(4, Message("user", (Text("Summary."),)), 5, (), 300, 90)]
+    if undo_first:
+        bodies[:0] = [RevokeEntry(first.id), RevokeEntry(first.id, is_restored=True)]
+    for number, body in enumerate(bodies):
+        store.append_entries("one", [Entry(f"later-{number}", store.get_session("one").leaf_id, body)])
+    timeline = load_timeline(store, store.get_session("one"), load_shipped_catalog())
+    said = store.get_entry("one", timeline.message_ids[2])
+    events = list_message_events(timeline, read_decision_entries(store, "one", timeline), 2, said)
+    assert [event.entry for event in events if event.kind == "hidden"] == [first.id]
 
 
 CACHE_STEPS = st.lists(

@@ -7,15 +7,16 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.inspector.charts import Overview, Piece, draw_bar, draw_overview
-from holdfast.inspector.pages.sessions import SessionRow, make_row
+from holdfast.inspector.pages.sessions import make_row
 from holdfast.inspector.rendering import PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.text.masking import MaskText
 from holdfast.reports.describe import get_message_text_lines
 from holdfast.reports.request_view import HiddenMessages, RequestView, ShownMessage, build_request_view
-from holdfast.reports.timeline import TimelineRequest, iterate_request_states
+from holdfast.reports.timeline import TimelineMark, TimelineRequest, iterate_request_states
 from holdfast.state.entries import BranchSummaryEntry, MessageEntry
 from holdfast.store.base import SessionInfo
 
@@ -45,9 +46,14 @@ class MessageRange(Struct, frozen=True):
 
 
 class ExportedRequest(Struct, frozen=True):
-    """A request, with what it was made of."""
+    """A request, with what it was made of. Its texts are masked."""
 
-    request: TimelineRequest
+    number: int
+    at: int | None
+    dollars: float | None
+    answer_seconds: float | None
+    cached_share: float | None
+    marks: tuple[TimelineMark, ...]
     pieces: tuple[Piece, ...]
     ranges: tuple[MessageRange, ...]
     summary: str
@@ -55,11 +61,25 @@ class ExportedRequest(Struct, frozen=True):
     tokens: int
 
 
-class ExportedSession(Struct, frozen=True):
-    """All that the file shows."""
+class SessionFigures(Struct, frozen=True):
+    """The figures above the list of requests."""
 
-    info: SessionInfo
-    figures: SessionRow
+    largest: int
+    window: int
+    dollars: float | None
+    cached_share: float | None
+    compactions: int
+    overflows: int
+
+
+class ExportedSession(Struct, frozen=True):
+    """All that the file shows. Every text is masked here, so that the template has none that is not."""
+
+    title: str
+    about: tuple[str, ...]
+    """Its tool, model and folder, as far as they are known."""
+    changed_at: int | None
+    figures: SessionFigures
     overview: Overview
     requests: tuple[ExportedRequest, ...]
     messages: tuple[ExportedMessage, ...]
@@ -75,7 +95,7 @@ def export_session(source: InspectedStore, info: SessionInfo, mask: MaskText) ->
     style, script = read_asset("inspector.css").decode(), read_asset("export.js").decode()
     policy = f"default-src 'none'; style-src '{_hash_source(style)}'; script-src '{_hash_source(script)}'"
     return PageWriter().render(
-        "export.html", session=session, masked=mask, style=style, script=script, content_security_policy=policy
+        "export.html", session=session, style=style, script=script, content_security_policy=policy
     )
 
 
@@ -85,7 +105,7 @@ def _hash_source(text: str) -> str:
 
 
 def load_exported_session(source: InspectedStore, info: SessionInfo, mask: MaskText) -> ExportedSession:
-    """Load what the file shows."""
+    """Load what the file shows, with every text masked."""
     timeline = source.load_timeline(info)
     overview = draw_overview(timeline.requests)
     views = list(_iterate_views(source, info, timeline.requests))
@@ -100,16 +120,24 @@ def load_exported_session(source: InspectedStore, info: SessionInfo, mask: MaskT
         newest_summary = summary
         requests.append(
             ExportedRequest(
-                request=request,
+                number=request.number,
+                at=request.at,
+                dollars=request.dollars,
+                answer_seconds=request.answer_seconds,
+                cached_share=request.usage.cache_read / request.usage.input if request.usage.input else None,
+                marks=tuple(replace(mark, text=mask(mark.text)) for mark in request.marks),
                 pieces=draw_bar(view.kinds, full_tokens),
                 ranges=tuple(_list_ranges(view)),
                 summary=mask(summary) if is_new else "",
                 tokens=view.tokens,
             )
         )
+    row = make_row(info, timeline)
     return ExportedSession(
-        info=info,
-        figures=make_row(info, timeline),
+        title=mask(info.title or info.key),
+        about=tuple(mask(text) for text in (row.tool, info.model, info.cwd) if text),
+        changed_at=info.updated_at,
+        figures=SessionFigures(row.largest, row.window, row.dollars, row.cached_share, row.compactions, row.overflows),
         overview=overview,
         requests=tuple(requests),
         messages=tuple(_iterate_messages(source, info, timeline.message_ids, mask)),

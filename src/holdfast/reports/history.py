@@ -218,7 +218,7 @@ def _get_policy_name(note: NoteEntry) -> str:
 
 def _filter_edits(edits: Iterable[Edit], index: int) -> Iterator[Edit]:
     for edit in edits:
-        if edit.span.start <= index < max(edit.span.stop, edit.span.start + 1):
+        if edit.span.covers(index):
             yield edit
 
 

@@ -1,6 +1,7 @@
-"""What happened to one message: said, first sent, reduced, hidden, undone, restored, read back.
+"""What happened to one message, for its page in the inspector: said, first sent, reduced, hidden, undone, read back.
 
-Read from the small entries of the log.
+Read from the small entries of the log. ``holdfast why`` tells it in more detail, from the whole log
+(``message_story.py``).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from holdfast.reports.entry_lines import describe_entry_body
 from holdfast.reports.history import find_revoking_entries
 from holdfast.reports.read_backs import RecallCall, select_read_backs
 from holdfast.reports.timeline import Timeline
-from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEntry, RevokeEntry
 from holdfast.store.base import SessionStore
+from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes
 
-EventKind: TypeAlias = Literal["said", "sent", "reduced", "hidden", "undone", "restored", "read_back"]
+EventKind: TypeAlias = Literal["said", "capped", "sent", "reduced", "hidden", "undone", "restored", "read_back"]
 
 
 class MessageEvent(Struct, frozen=True):
@@ -48,9 +50,25 @@ def read_decision_entries(store: SessionStore, key: str, timeline: Timeline) -> 
     return sorted(decisions, key=lambda entry: entry.seq)
 
 
-def has_decision_about(decisions: Sequence[Entry], number: int) -> bool:
+def find_capped_note(store: SessionStore, key: str, said: Entry) -> Entry | None:
+    """Return the note that the message of ``said`` was too long for an entry; None if it was not.
+
+    It comes right before the message.
+    """
+    parent_id = said.parent
+    while parent_id is not None:
+        parent = store.get_entry(key, parent_id)
+        if not isinstance(parent.body, NoteEntry):
+            return None
+        if parent.body.reason == NOTE_CAPPED:
+            return parent
+        parent_id = parent.parent
+    return None
+
+
+def has_decision_about(decisions: Sequence[Entry], number: int, pinned_count: int = 0) -> bool:
     """Return whether a decision reduced or hid message ``number``, undone or not."""
-    return any(True for _ in _iterate_decision_events(decisions, number))
+    return any(True for _ in _iterate_decision_events(decisions, number, pinned_count))
 
 
 def list_message_events(
@@ -58,20 +76,26 @@ def list_message_events(
     decisions: Sequence[Entry],
     number: int,
     said: Entry,
+    *,
+    pinned_count: int = 0,
+    capped_note: Entry | None = None,
     recall_calls: Sequence[RecallCall] = (),
 ) -> list[MessageEvent]:
     """List what happened to message ``number`` of a branch, oldest first.
 
-    ``decisions`` are those of ``read_decision_entries``, ``said`` is the entry of the message, ``recall_calls`` are the
-    session's calls of the recall tool.
+    ``decisions`` are those of ``read_decision_entries``, ``said`` is the entry of the message, ``pinned_count`` is the
+    number of system messages at the start of the branch, which no compaction hides, ``capped_note`` is that of
+    ``find_capped_note``, and ``recall_calls`` are the session's calls of the recall tool.
     """
     events = [MessageEvent("said", said.id, said.time_ms, f"said as message #{number}")]
+    if capped_note is not None:
+        events += _make_capped_events(capped_note)
     first = next((request for request in timeline.requests if request.messages > number), None)
     if first is not None:
         text = f"first sent in request {first.number:,}"
         events.append(MessageEvent("sent", first.request, first.at, text, request=first.number))
-    later_events = [*_iterate_decision_events(decisions, number)]
-    handles = [event.handle for event in later_events if event.handle]
+    later_events = [*_iterate_decision_events(decisions, number, pinned_count)]
+    handles = [event.handle for event in events + later_events if event.handle]
     calls = select_read_backs(recall_calls, said.id, handles)
     later_events += _make_read_back_events(calls, timeline)
     order = {entry.id: entry.seq for entry in decisions} | {call.entry: call.seq for call in calls}
@@ -98,15 +122,25 @@ def _make_read_back_events(calls: Sequence[RecallCall], timeline: Timeline) -> l
     return events
 
 
-def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterator[MessageEvent]:
+def _make_capped_events(note: Entry) -> list[MessageEvent]:
+    """Make an event for each text of the message that is stored beside the log."""
+    assert isinstance(note.body, NoteEntry)
+    text = "too long for an entry of the log, which has its beginning and end; the whole text is stored beside it"
+    return [
+        MessageEvent("capped", note.id, note.time_ms, text, handle=hash_[:HANDLE_CHARS])
+        for hash_ in iter_named_hashes(note.body)
+    ]
+
+
+def _iterate_decision_events(decisions: Sequence[Entry], number: int, pinned_count: int) -> Iterator[MessageEvent]:
     undone_ids = find_revoking_entries(decisions)
     touching_ids: set[str] = set()
+    # Whether a compaction that is in force at the end has hidden it: that later ones hide it too is no news.
     is_hidden = False
     for entry in decisions:
         body = entry.body
         if isinstance(body, RevokeEntry):
             if body.revoked_id in touching_ids:
-                is_hidden = False
                 kind: EventKind = "restored" if body.is_restored else "undone"
                 text = "the decision is in force again" if body.is_restored else "the decision was undone"
                 yield MessageEvent(kind, entry.id, entry.time_ms, text)
@@ -114,17 +148,16 @@ def _iterate_decision_events(decisions: Sequence[Entry], number: int) -> Iterato
         assert isinstance(body, DecisionEntry | CompactionEntry)
         is_undone = entry.id in undone_ids
         for edit in body.edits:
-            if edit.span.start <= number < max(edit.span.stop, edit.span.start + 1):
+            if edit.span.covers(number):
                 touching_ids.add(entry.id)
                 why = clean_single_line(edit.why)
                 text = f"{clean_single_line(edit.rule, 40)}: {why}" if why else clean_single_line(edit.rule, 40)
                 handle = edit.blob_hash[:HANDLE_CHARS]
                 yield MessageEvent("reduced", entry.id, entry.time_ms, text, edit.saves, handle, is_undone)
-        if isinstance(body, CompactionEntry) and number < body.first_kept:
+        if isinstance(body, CompactionEntry) and pinned_count <= number < body.first_kept:
             touching_ids.add(entry.id)
-            # Later compactions hide it too, which is no news.
             if is_hidden and not is_undone:
                 continue
-            is_hidden = not is_undone
+            is_hidden = is_hidden or not is_undone
             text = describe_entry_body(body)
             yield MessageEvent("hidden", entry.id, entry.time_ms, text, is_undone=is_undone)

@@ -1,4 +1,7 @@
-"""The history of one message: what was said, what requests show now, and each decision about it."""
+"""The history of one message, as ``holdfast why`` tells it: what was said, what requests show now, each decision.
+
+The inspector's page of a message reads less of the log (``message_events.py``, ``message_view.py``).
+"""
 
 from __future__ import annotations
 
@@ -138,8 +141,8 @@ def _find_covering_message(state: ConversationState, number: int) -> int | None:
     """Return the number of the kept message with an edit that also covers ``number``, or None."""
     for edits in state.view.edits.values():
         for edit in edits:
-            covers_number = edit.span.start <= number < max(edit.span.stop, 1)
-            if edit.span.part is None and covers_number and edit.span.start >= state.view.first_kept:
+            is_shown = edit.span.start >= state.view.first_kept
+            if edit.span.part is None and edit.span.covers(number) and is_shown:
                 return edit.span.start
     return None
 

@@ -212,8 +212,7 @@ class _ChangeCauses:
         for edit in body.edits:
             # Messages below are hidden by a compaction, which explains them better than an older edit.
             start = max(edit.span.start, last_first_kept)
-            stop = max(edit.span.stop, edit.span.start + 1)
-            for number in range(start, stop):
+            for number in range(start, edit.span.end):
                 self._edits.setdefault(number, (edit.rule, edit.why, id_))
         if isinstance(body, CompactionEntry) and body.first_kept > last_first_kept:
             why = "replaced by a summary" if body.summary else "removed from requests"

@@ -543,7 +543,7 @@ def _find_rule_for_message(body: DecisionEntry | CompactionEntry, origin: int) -
     if isinstance(body, CompactionEntry) and origin < body.first_kept:
         return "compaction"
     for edit in body.edits:
-        if edit.span.start <= origin < max(edit.span.stop, edit.span.start + 1):
+        if edit.span.covers(origin):
             return edit.rule
     return ""
 

@@ -19,6 +19,15 @@ class Span(Struct, frozen=True, omit_defaults=True):
     stop: int
     part: int | None = None
 
+    @property
+    def end(self) -> int:
+        """The number after the last message that it concerns: message ``start`` always is one, whatever ``stop`` is."""
+        return max(self.stop, self.start + 1)
+
+    def covers(self, number: int) -> bool:
+        """Return whether it concerns message ``number``."""
+        return self.start <= number < self.end
+
 
 class Edit(Struct, frozen=True, omit_defaults=True, rename={"replacement": "put", "blob_hash": "blob"}):
     """Replaces a span of messages, or one part of a message, by ``replacement``."""

@@ -393,7 +393,7 @@ def get_next_shown_index(state: ConversationState, index: int) -> int:
     """Return the index of the message shown after ``index``, past all that an edit at ``index`` covers."""
     for edit in state.view.edits.get(index, ()):
         if edit.span.part is None:
-            return max(edit.span.stop, index + 1)
+            return edit.span.end
     return index + 1
 
 

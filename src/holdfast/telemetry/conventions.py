@@ -1,4 +1,6 @@
-"""Names by OpenTelemetry's semantic conventions for generative AI, and ours under ``holdfast.``.
+"""Names of attributes by OpenTelemetry's semantic conventions for generative AI, and ours under ``holdfast.``.
+
+Metrics are named where they are made, in ``instruments.py``.
 
 The conventions are those of github.com/open-telemetry/semantic-conventions-genai, v0.1.0, the first release since they
 left github.com/open-telemetry/semantic-conventions (whose package for Python calls all of its own deprecated). All are

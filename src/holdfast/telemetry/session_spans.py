@@ -52,7 +52,10 @@ _EVENT_FIELDS: dict[type[Event], dict[str, str]] = {
     events.NoticeGiven: {names.NOTICE_RULE: "rule"},
     events.HookFailed: {names.HOOK: "hook"},
 }
-"""The fields of an event that are recorded, by attribute. Each is a number, or a word from a short list."""
+"""The fields of an event that are recorded, by attribute. Each is a number, or a word from a short list.
+
+tests/telemetry/test_names.py fails if an event is missing here.
+"""
 
 
 class SessionSpans:
@@ -214,4 +217,5 @@ def describe_event(event: Event) -> tuple[str, dict[str, AttributeValue]]:
     Reasons (``why``) are left out: they may quote an error of a provider, and with it a conversation.
     """
     name = f"holdfast.{_WORD_START.sub('_', type(event).__name__).lower()}"
-    return name, {attribute: getattr(event, field) for attribute, field in _EVENT_FIELDS[type(event)].items()}
+    fields = _EVENT_FIELDS.get(type(event), {})
+    return name, {attribute: getattr(event, field) for attribute, field in fields.items()}

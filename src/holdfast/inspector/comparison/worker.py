@@ -200,8 +200,10 @@ def _make_comparison(report: ReplayReport) -> Comparison:
 def _make_compared_policy(subject: ReportSubject, row: PolicyRow) -> ComparedPolicy:
     # Through the JSON of the command, so that its figures and these cannot differ.
     figures = encode_policy_row(subject, row)
+    # How many requests were refused in all: the command has them by reason.
     figures["refused_requests"] = row.figures.refused_requests
-    figures["notes"] = row.notes
+    # Those of the command, but for the recording's own problems, which stand once above the table.
+    figures["notes"] = (*row.notes, *row.figures.notes)
     figures["sizes"] = group_sizes([_get_size(point) for point in row.figures.points])
     return msgspec.convert(figures, ComparedPolicy, from_attributes=True)
 

@@ -9,9 +9,14 @@ from msgspec import Struct
 from holdfast.errors import UnknownId
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.describe import get_message_text_lines
-from holdfast.reports.history import get_shown_messages, list_message_visibility
-from holdfast.reports.message_events import MessageEvent, has_decision_about, list_message_events, read_decision_entries
-from holdfast.reports.message_view import build_message_view
+from holdfast.reports.message_events import (
+    MessageEvent,
+    find_capped_note,
+    has_decision_about,
+    list_message_events,
+    read_decision_entries,
+)
+from holdfast.reports.message_view import view_message
 from holdfast.state.entries import BranchSummaryEntry, MessageEntry
 from holdfast.store.base import SessionInfo
 
@@ -77,19 +82,27 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
     start = (page - 1) * CHARACTERS_PER_PAGE
     decisions = read_decision_entries(source.store, info.key, timeline)
     pinned_count = _count_system_messages(source, info, timeline.message_ids)
-    state = build_message_view(message, len(timeline.message_ids), pinned_count, decisions)
-    visibility = list_message_visibility(state)[number]
-    shown_text, shown_tokens = "", message.tokens if visibility == "whole" else 0
-    if visibility == "reduced":
-        shown = get_shown_messages(state, number)
-        shown_text = "\n".join(get_message_text_lines(shown))
-        shown_tokens = sum(sized_message.tokens for sized_message in shown)
+    view = view_message(message, number, len(timeline.message_ids), pinned_count, decisions)
+    shown_text = ""
+    if view.visibility == "reduced":
+        shown_text = "\n".join(get_message_text_lines(view.shown))
     kept_lines: tuple[str, ...] = ()
     lost_lines: tuple[str, ...] = ()
-    if visibility == "hidden" and state.view.compaction is not None and state.view.compaction.summary is not None:
-        kept_lines, lost_lines = divide_by_summary(text, state.view.compaction.summary.text)
+    if view.summary is not None:
+        kept_lines, lost_lines = divide_by_summary(text, view.summary.text)
     # What was never reduced or hidden cannot have been read back, and the calls need not be read.
-    recall_calls = source.load_recall_calls(info) if has_decision_about(decisions, number) else ()
+    capped_note = find_capped_note(source.store, info.key, entry)
+    can_be_read_back = capped_note is not None or has_decision_about(decisions, number, pinned_count)
+    recall_calls = source.load_recall_calls(info) if can_be_read_back else ()
+    events = list_message_events(
+        timeline,
+        decisions,
+        number,
+        entry,
+        pinned_count=pinned_count,
+        capped_note=capped_note,
+        recall_calls=recall_calls,
+    )
     return MessagePage(
         number=number,
         entry=entry.id,
@@ -100,10 +113,10 @@ def load_message_page(source: InspectedStore, info: SessionInfo, name: str, page
         text=text[start : start + CHARACTERS_PER_PAGE],
         page=page,
         page_count=page_count,
-        state=visibility,
+        state=view.visibility,
         shown_text=shown_text[:CHARACTERS_PER_PAGE],
-        shown_tokens=shown_tokens,
-        events=tuple(list_message_events(timeline, decisions, number, entry, recall_calls)),
+        shown_tokens=sum(sized_message.tokens for sized_message in view.shown),
+        events=tuple(events),
         message_count=len(timeline.message_ids),
         kept_lines=kept_lines,
         lost_lines=lost_lines,

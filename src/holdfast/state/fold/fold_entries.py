@@ -477,8 +477,7 @@ def _find_first_changed_index(state: ConversationState, edits: Iterable[Edit]) -
     """Return the index of the first shown message that ``edits`` change, or the number of messages if none does."""
     first_changed = len(state.history.sized_messages)
     for edit in edits:
-        stop = max(edit.span.stop, edit.span.start + 1)
-        if stop > state.view.first_kept:
+        if edit.span.end > state.view.first_kept:
             first_changed = min(first_changed, max(edit.span.start, state.view.first_kept))
     return first_changed
 

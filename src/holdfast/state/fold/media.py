@@ -78,9 +78,8 @@ def _iter_new_parts(edit: Edit) -> Iterator[Part]:
 
 def _iter_replaced_parts(state: ConversationState, edit: Edit) -> Iterator[Part]:
     start = max(edit.span.start, state.view.first_kept)
-    stop = max(edit.span.stop, edit.span.start + 1)
     part = edit.span.part
-    for message in state.history.messages.slice(start, stop):
+    for message in state.history.messages.slice(start, edit.span.end):
         if part is None:
             yield from message.parts
         else:
