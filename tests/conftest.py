@@ -136,7 +136,7 @@ def run_interleaved():
 @pytest.fixture
 def short_lease_wait(monkeypatch):
     """Shorten the wait for a lease that another writer holds."""
-    for module in ("locks", "memory"):
+    for module in ("locks", "memory", "postgres.leases"):
         monkeypatch.setattr(f"holdfast.store.{module}.LEASE_WAIT", 0.05)
 
 

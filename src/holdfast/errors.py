@@ -19,6 +19,7 @@
     └── StoreError (OSError)            the store cannot be read or written
         ├── StoreLocked                 another process or task is writing this session
         ├── StoreReadOnly               the disk refused a write; the store accepts no more
+        ├── StoreUnavailable            the database server cannot be reached, or the connection to it was lost
         ├── QuotaExceeded               the store or the session would grow over its limit; nothing was written
         ├── StoreCorrupt                the database is damaged or of a newer version
         │   └── StoreReplaced           its file was removed or replaced since it was opened
@@ -51,6 +52,7 @@ __all__ = [
     "StoreLocked",
     "StoreReadOnly",
     "StoreReplaced",
+    "StoreUnavailable",
     "UnknownId",
     "UnknownPolicy",
     "UnrecognizedContent",
@@ -150,6 +152,10 @@ class StoreLocked(StoreError):
 
 class StoreReadOnly(StoreError):
     """The disk refused a write; this store accepts no more."""
+
+
+class StoreUnavailable(StoreError):
+    """The database server cannot be reached, or the connection to it was lost. Trying again may help."""
 
 
 class QuotaExceeded(StoreError):

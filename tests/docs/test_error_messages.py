@@ -223,6 +223,12 @@ def list_closed_store() -> None:
     store.list_sessions()
 
 
+def reach_no_server():
+    """Open a store on a server that is not there: nothing listens at port 1."""
+    with open_store("postgresql://me:secret@127.0.0.1:1/agents") as store:
+        store.list_sessions()
+
+
 CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("WindowTooSmall", lambda: plan_in_small_window(4_000, "holdfast")),
     ("WindowTooSmall", lambda: plan_in_small_window(8_000, "openclaw")),
@@ -231,7 +237,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("UnrecognizedContent", lambda: read_recording(b'{"mapping": {}, "current_node": "x"}')),
     ("FormatError", lambda: anthropic.decode_message(b'{"role": "user", "content": 5}')),
     ("ConfigError", lambda: config.parse_catalog('[[model]]\nmatch = "qwen3*"\nwindows = 1\n', "holdfast.toml")),
-    ("ConfigError", lambda: open_store("postgres://localhost/agents")),
+    ("ConfigError", lambda: open_store("mysql://localhost/agents")),
     ("InvalidRequest", ask_with_invalid_tool),
     ("UpstreamError", raise_authentication_error),
     ("ContextOverflow", raise_overflow),
@@ -246,6 +252,7 @@ CASES: tuple[tuple[str, Callable[[], object]], ...] = (
     ("LogConflict", append_mistyped_call),
     ("StoreLocked", hold_lease_twice),
     ("StoreReadOnly", write_to_read_only_store),
+    ("StoreUnavailable", reach_no_server),
     ("QuotaExceeded", exceed_quota),
     ("StoreCorrupt", open_newer_store),
     ("StoreCorrupt", open_text_file_as_store),

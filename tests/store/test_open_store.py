@@ -31,7 +31,7 @@ def test_open_store_accepts_urls_and_paths(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "a b?mode=memory#%41.db").exists()
 
 
-@pytest.mark.parametrize("name", ["postgresql://localhost/x", "http://x", "sqlite://host/x.db", ""])
+@pytest.mark.parametrize("name", ["mysql://localhost/x", "http://x", "sqlite://host/x.db", ""])
 def test_open_store_rejects_other_schemes(name: str) -> None:
     """An unsupported scheme, a host or an empty name is an error that says what is allowed."""
     with pytest.raises(ConfigError, match="path"):

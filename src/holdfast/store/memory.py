@@ -128,7 +128,7 @@ class MemoryStore(TreeStore):
         session = self._sessions.pop(key)
         self._undo.append(lambda: self._sessions.update({key: session}))
 
-    def _get_last_seq(self) -> int:
+    def _get_last_seq(self, key: str) -> int:  # noqa: ARG002 -- numbers are shared by all sessions
         return self._seq
 
     def _find_node(self, key: str, id_: str) -> TreeNode | None:

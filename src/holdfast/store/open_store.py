@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.store.sql.database import Durability
 
 _DURABILITIES = ("process", "power")
+_POSTGRES_SCHEMES = ("postgresql", "postgres")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -24,11 +25,12 @@ def open_store(
     readonly: bool = False,
     quota: Quota | None = None,
 ) -> SessionStore:
-    """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes for an absolute one) or ``:memory:``.
+    """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes for an absolute one), ``:memory:``,
+    or ``postgresql://user@host/database``.
 
-    Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
-    refuses every write; a write beyond ``quota`` raises ``QuotaExceeded``. Raises ``ConfigError`` for another
-    scheme and for invalid arguments.
+    Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit, on PostgreSQL
+    the server's own ``synchronous_commit`` counts; ``readonly`` refuses every write; a write beyond ``quota`` raises
+    ``QuotaExceeded``. Raises ``ConfigError`` for another scheme and for invalid arguments.
     """
     # Imported here so that ``import holdfast`` loads no database module.
     from holdfast.store.base import Quota
@@ -43,6 +45,8 @@ def open_store(
     limits = quota or Quota()
     place = os.fspath(location)
     scheme = _SCHEME.match(place)
+    if is_database_url(place):
+        return _open_postgres(place, readonly=readonly, quota=limits)
     if scheme is not None:
         place = _get_sqlite_path(scheme, place)
     if place == ":memory:":
@@ -62,6 +66,21 @@ def open_store(
     )
 
 
+def is_database_url(place: str) -> bool:
+    """Return whether ``place`` is the address of a database server, and not that of a file."""
+    scheme = _SCHEME.match(place)
+    return scheme is not None and scheme[1].lower() in _POSTGRES_SCHEMES
+
+
+def _open_postgres(url: str, *, readonly: bool, quota: Quota) -> SessionStore:
+    try:
+        from holdfast.store.postgres.store import PostgresStore
+    except ImportError as error:
+        msg = 'a store on PostgreSQL needs psycopg; install it with pip install "holdfast[postgres]"'
+        raise ConfigError(msg) from error
+    return PostgresStore(url, readonly=readonly, quota=quota)
+
+
 def expand_home(place: str) -> Path:
     """Return ``place`` as a path with ``~`` expanded; raises ``ConfigError`` for the home of an unknown user."""
     try:
@@ -76,7 +95,7 @@ def _get_sqlite_path(scheme: re.Match[str], place: str) -> str:
     name = scheme[1].lower()
     remainder = place[scheme.end() :]
     if name != "sqlite":
-        msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path or :memory:"
+        msg = f"stores at {name}:// are not there yet; give a file's path, sqlite:///path, :memory: or postgresql://"
         raise ConfigError(msg)
     if remainder and not remainder.startswith("/"):
         msg = f"{place!r} names a host; write sqlite:///path with three slashes (four for an absolute path)"

@@ -225,7 +225,7 @@ class SqliteStore(TreeStore):
         if has_quarantine:
             db.execute("DELETE FROM quarantine WHERE session = ?", (key,))
 
-    def _get_last_seq(self) -> int:
+    def _get_last_seq(self, key: str) -> int:  # noqa: ARG002 -- numbers are shared by all sessions
         return int(self._file.db.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0])
 
     def _find_node(self, key: str, id_: str) -> TreeNode | None:
@@ -382,7 +382,7 @@ class SqliteStore(TreeStore):
             if not texts:
                 return None  # another process indexed them in between
             indexing.index_texts(self._file.db, session, texts)
-            return texts[-1][0], self._get_last_seq()
+            return texts[-1][0], self._get_last_seq(key)
 
     def _iter_unindexed(self, key: str) -> Iterator[Entry]:
         """Yield the entries of a session that are not in the index yet."""

@@ -176,9 +176,9 @@ def test_run_serves_the_client_without_a_writable_store(run, home, monkeypatch, 
 def test_run_exits_2_for_an_unusable_store(run, home, programs):
     """An unsupported or impossible store is wrong use, and the client does not start."""
     write_program(programs, "mine", "open('ran', 'w')")
-    result = run("run", "--store", "postgres://x", "--", "mine")
+    result = run("run", "--store", "mysql://x", "--", "mine")
     assert (result.exit_code, (home / "ran").exists()) == (2, False)
-    assert result.stderr.startswith("Error: stores at postgres:// are not there yet;")
+    assert result.stderr.startswith("Error: stores at mysql:// are not there yet;")
     result = run("run", "--store", home, "--", "mine")
     assert (result.exit_code, (home / "ran").exists()) == (2, False)
     assert result.stderr.startswith(f"Error: {home} is a folder; give a file's path")

@@ -68,7 +68,7 @@ def test_watch_says_what_to_do_with_an_empty_store(run, store):
         (["--interval", "soon"], "'soon' is not a number"),
         (["--interval", "nan"], "not a number"),
         (["--store", "."], "folder"),
-        (["--store", "postgres://there/x"], "postgres"),
+        (["--store", "mysql://there/x"], "mysql"),
         (["extra"], "extra"),
     ],
 )

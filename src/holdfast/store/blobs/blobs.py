@@ -76,7 +76,7 @@ class FileBlobStore:
 
     def store_content(self, content: str | bytes) -> str:
         """Store ``content`` durably and return its hash; if it is stored already, only its time changes."""
-        hash_, length = _hash_content(content)
+        hash_, length = hash_content(content)
         if self._refused:
             raise StoreReadOnly(self._refused)
         path = self._get_blob_path(hash_)
@@ -274,7 +274,7 @@ class MemoryBlobStore:
 
     def store_content(self, content: str | bytes) -> str:
         """Store ``content`` and return its hash."""
-        hash_, length = _hash_content(content)
+        hash_, length = hash_content(content)
         with self._turn:
             stored_blob = self._blobs.get(hash_)
             if stored_blob is not None:
@@ -357,7 +357,7 @@ class _MemoryBlob(NamedTuple):
     stored_at: float
 
 
-def _hash_content(content: str | bytes) -> tuple[str, int]:
+def hash_content(content: str | bytes) -> tuple[str, int]:
     """Return the hash and the length in bytes of ``content``."""
     digest = sha256()
     length = 0

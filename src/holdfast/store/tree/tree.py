@@ -108,8 +108,11 @@ class TreeStore(ABC):
     def _delete_session(self, key: str) -> None: ...
 
     @abstractmethod
-    def _get_last_seq(self) -> int:
-        """Return the highest ``seq`` in the store, or 0."""
+    def _get_last_seq(self, key: str) -> int:
+        """Return the ``seq`` after which the next entry of session ``key`` is numbered, or 0.
+
+        That is the highest one of the session, or of the whole store where sessions share their numbers.
+        """
 
     @abstractmethod
     def _find_node(self, key: str, id_: str) -> TreeNode | None: ...
@@ -553,7 +556,7 @@ class TreeStore(ABC):
             referenced_ids = {entry.id for entry in new_entries}
             referenced_ids.update(entry.parent for entry in new_entries if entry.parent is not None)
             nodes = self._find_nodes(info, list(referenced_ids))
-        placed_entries = place_entries(new_entries, nodes.get, self._get_last_seq() + 1)
+        placed_entries = place_entries(new_entries, nodes.get, self._get_last_seq(info.key) + 1)
         self._insert_entries(info.key, placed_entries, decode)
         # After all are inserted: a compaction's checkpoint reads the path before it, which may be among them.
         for placed_entry in placed_entries:
