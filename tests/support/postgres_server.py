@@ -34,6 +34,10 @@ def find_postgres_programs() -> Path | None:
     return Path(initdb).parent if initdb else None
 
 
+PASSWORD_ROLE, PASSWORD = "holdfast_password", "correct-horse"
+"""A role that needs its password on the loopback."""
+
+
 class PostgresServer:
     """A server on a socket in its own folder, and on the loopback with a password-free login."""
 
@@ -52,7 +56,10 @@ class PostgresServer:
 
     def __enter__(self) -> Self:
         self._run("initdb", "--pgdata", str(self.folder / "data"), "--no-sync", "--auth=trust", "--encoding=UTF8")
+        rules = self.folder / "data" / "pg_hba.conf"
+        rules.write_text(f"host all {PASSWORD_ROLE} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
         self.start()
+        self.run_sql(f"CREATE ROLE {PASSWORD_ROLE} LOGIN PASSWORD '{PASSWORD}'")
         self.run_sql(f"CREATE ROLE {ROLE} LOGIN; CREATE DATABASE store OWNER {ROLE}")
         self.run_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm", database="store")
         return self

@@ -87,6 +87,8 @@ class Transaction:
     def __init__(self, connection: Connection, transaction_id: str = "") -> None:
         self.connection = connection
         self.transaction_id = transaction_id
+        self.backend_pid = connection.info.backend_pid
+        """Number of the server's process for this connection."""
         self.sessions: dict[str, StoredSession] = {}
         """Sessions that this transaction has read (and locked, if it writes), by their keys."""
 
@@ -190,6 +192,8 @@ class PostgresDatabase:
             try:
                 yield
             except psycopg.Error as error:
+                if _is_lost(connection):
+                    self._end_lost_transaction(transaction)
                 raise self._translate(error, connection, is_writing=True) from error
             finally:
                 self._local.transaction = None
@@ -225,22 +229,24 @@ class PostgresDatabase:
         try:
             transaction.connection.execute("COMMIT")
         except psycopg.Error as error:
-            if not transaction.connection.broken and not transaction.connection.closed:
+            if not _is_lost(transaction.connection):
                 raise self._translate(error, transaction.connection, is_writing=True) from error
-            if self._was_committed(transaction.transaction_id, error):
+            if self._was_committed(transaction, error):
                 return
             msg = f"the connection to {self.name} was lost before the commit; nothing was written: try again"
             raise StoreUnavailable(msg) from error
 
-    def _was_committed(self, transaction_id: str, error: psycopg.Error) -> bool:
+    def _was_committed(self, transaction: Transaction, error: psycopg.Error) -> bool:
         """Ask the server whether a transaction was committed; raises ``StoreUnavailable`` if it does not say."""
         end = time.monotonic() + OUTCOME_WAIT
         while True:
-            # None: the server does not know yet, or cannot be reached.
             with suppress(psycopg.Error), self._connect_driver() as connection:
-                row = connection.execute("SELECT pg_xact_status(%s::text::xid8)", [transaction_id]).fetchone()
+                query = "SELECT pg_xact_status(%s::text::xid8)"
+                row = connection.execute(query, [transaction.transaction_id]).fetchone()
                 if row is not None and row[0] in ("committed", "aborted"):
                     return bool(row[0] == "committed")
+            # It is still open, or the server cannot be reached.
+            self._end_lost_transaction(transaction)
             if time.monotonic() > end:
                 msg = (
                     f"the connection to {self.name} was lost during a commit, and {OUTCOME_WAIT:g} s later the server "
@@ -248,6 +254,18 @@ class PostgresDatabase:
                 )
                 raise StoreUnavailable(msg) from error
             time.sleep(OUTCOME_PAUSE)
+
+    def _end_lost_transaction(self, transaction: Transaction) -> None:
+        """End a transaction whose connection was lost, if the server has not noticed it yet and can be reached.
+
+        It would keep its session locked, also against ourselves, until the server gives it up.
+        """
+        with suppress(psycopg.Error), self._connect_driver() as connection:
+            # The number of the process alone could be another one's by now.
+            query = """
+                SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity
+                WHERE pid = %s AND backend_xid = %s::text::xid8::xid"""
+            connection.execute(query, [transaction.backend_pid, transaction.transaction_id])
 
     def require_writable(self) -> None:
         """Make or check the tables if nothing was written yet; raises as a write does."""
@@ -261,8 +279,7 @@ class PostgresDatabase:
         return translate_error(error, self.name, is_writing=True, is_connection_lost=False)
 
     def _translate(self, error: psycopg.Error, connection: Connection, *, is_writing: bool) -> StoreError:
-        is_lost = connection.broken or connection.closed
-        return translate_error(error, self.name, is_writing=is_writing, is_connection_lost=is_lost)
+        return translate_error(error, self.name, is_writing=is_writing, is_connection_lost=_is_lost(connection))
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -371,6 +388,10 @@ class PostgresDatabase:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+
+def _is_lost(connection: Connection) -> bool:
+    return connection.broken or connection.closed
 
 
 def _run_begin(connection: Connection, begin: bytes) -> str:

@@ -96,6 +96,8 @@ class SessionLeases:
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
         self._holder = 0
         """Number of this store object, whose advisory lock the presence connection has; a new one after it was lost."""
+        self._former_holders: set[int] = set()
+        """Those numbers whose connection was lost. The server may still take them for alive."""
         self._held: dict[str, HeldLease] = {}
         self._last_timeouts: dict[str, float] = {}
         """For each key, when a wait for it failed last (monotonic seconds); removed once the lease was held."""
@@ -192,10 +194,12 @@ class SessionLeases:
         if row is None:
             return None
         old_holder, old_fence, is_expired, is_gone = row
+        # Taken by this store and not held by it: the answer was lost with the connection.
+        is_left_over = old_holder in self._former_holders
         try:
-            if not (is_expired or is_gone):
+            if not (is_expired or is_gone or is_left_over):
                 return None
-            values |= {"old_holder": old_holder, "old_fence": old_fence, "is_gone": is_gone}
+            values |= {"old_holder": old_holder, "old_fence": old_fence, "is_gone": is_gone or is_left_over}
             row = connection.execute(_TAKE_OVER, values).fetchone()
             return None if row is None else _as_int(row[0])
         finally:
@@ -239,6 +243,7 @@ class SessionLeases:
     def _drop_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
+            self._former_holders.add(self._holder)
         self._connection = None
 
     # -- renewal -------------------------------------------------------------------------------------------------------
