@@ -61,7 +61,6 @@ class PostgresServer:
         self.start()
         self.run_sql(f"CREATE ROLE {PASSWORD_ROLE} LOGIN PASSWORD '{PASSWORD}'")
         self.run_sql(f"CREATE ROLE {ROLE} LOGIN; CREATE DATABASE store OWNER {ROLE}")
-        self.run_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm", database="store")
         return self
 
     def __exit__(self, *_: object) -> None:

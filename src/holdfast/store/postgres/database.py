@@ -207,10 +207,9 @@ class PostgresDatabase:
 
         Settings are of the transaction alone, so that a connection pooler may share connections between tenants.
         """
-        # Extensions may be in ``public``; ours comes first.
         statements = [
             sql.SQL("BEGIN " + mode),
-            sql.SQL("SET LOCAL search_path = {}, public").format(sql.Identifier(self.location.schema)),
+            sql.SQL("SET LOCAL search_path = {}").format(sql.Identifier(self.location.schema)),
             sql.SQL("SET LOCAL holdfast.tenant = {}").format(sql.Literal(self.location.tenant)),
             *map(sql.SQL, more_statements),
         ]

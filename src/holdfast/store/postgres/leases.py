@@ -228,7 +228,7 @@ class SessionLeases:
         self._database.require_writable()
         connection = self._database.connect()
         try:
-            settings = sql.SQL("SET search_path = {}, public; SET holdfast.tenant = {}; SET synchronous_commit = off")
+            settings = sql.SQL("SET search_path = {}; SET holdfast.tenant = {}; SET synchronous_commit = off")
             location = self._database.location
             # A lease need not survive a crash of the server: all holders' connections are gone then.
             connection.execute(settings.format(sql.Identifier(location.schema), sql.Literal(location.tenant)))

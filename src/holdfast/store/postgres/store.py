@@ -7,11 +7,11 @@ one after the other and those to others do not wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
-from holdfast.errors import LogConflict, StoreCorrupt
+from holdfast.errors import LogConflict, StoreCorrupt, StoreError
 from holdfast.state.entries import Entry, EntryBody
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
 from holdfast.store.base import MessageDecoder, ProgressCallback, Quota, SessionInfo
@@ -21,7 +21,9 @@ from holdfast.store.postgres.database import Connection, PostgresDatabase, Row, 
 from holdfast.store.postgres.leases import LEASE_SECONDS, SessionLeases
 from holdfast.store.postgres.location import parse_postgres_location
 from holdfast.store.postgres.schema import find_tables, prepare_writing
-from holdfast.store.search.search import is_searchable_entry
+from holdfast.store.postgres.search import SEARCH_SCHEMA_VERSION, find_candidate_seqs, get_indexed_seq, index_texts
+from holdfast.store.search.index import INDEX_BATCH_CHARS
+from holdfast.store.search.search import get_searchable_text, is_searchable_entry
 from holdfast.store.sql.rows import (
     ROW_COLUMNS,
     EntryRow,
@@ -76,7 +78,14 @@ _SAVE_CHECKPOINT = """
     INSERT INTO checkpoints (session, seq, tenant, state) VALUES (%s, %s, %s, %s)
     ON CONFLICT (session, seq) DO UPDATE SET state = excluded.state"""
 _SESSION_TABLES = ("entries", "checkpoints", "sessions")
-"""Every table that has rows of a session."""
+_SEARCH_TABLES = ("searched", "searched_texts")
+"""Every table that has rows of a session; those of the search are not in the first version of the tables."""
+INDEXED_AT_ONCE = 1_000
+"""Entries that are made searchable in one transaction at most; the session's writer waits for it."""
+CANDIDATES_AT_ONCE = 50
+"""Candidates that are read by one statement. Chosen by judgement: a search ends after twenty places by default."""
+MAX_SEQ = 2**63 - 1
+"""Largest ``seq``."""
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -99,6 +108,8 @@ class PostgresStore(TreeStore):
         self._location = parse_postgres_location(url)
         self._database = PostgresDatabase(self._location, self._find_tables, self._prepare_writing, readonly=readonly)
         super().__init__(PostgresBlobStore(self._database, quota), clock)
+        self._schema_version = 0
+        """Version of the tables when this store connected first; an older one is used as it is."""
         self._leases = SessionLeases(self._database, lease_seconds)
         self._tenant = self._location.tenant
         self._decoders = wire_decoders
@@ -114,10 +125,11 @@ class PostgresStore(TreeStore):
         self._database.close()
 
     def _find_tables(self, connection: Connection) -> bool:
-        return find_tables(connection, self._location.schema, self._location.name)
+        self._schema_version = find_tables(connection, self._location.schema, self._location.name)
+        return self._schema_version > 0
 
     def _prepare_writing(self, connection: Connection) -> None:
-        prepare_writing(connection, self._location.schema, self._location.name)
+        self._schema_version = prepare_writing(connection, self._location.schema, self._location.name)
 
     def _read_transaction(self) -> AbstractContextManager[None]:
         return self._database.read_transaction()
@@ -179,7 +191,7 @@ class PostgresStore(TreeStore):
 
     def _delete_session(self, key: str) -> None:
         number = self._get_stored(key).number
-        for table in _SESSION_TABLES:
+        for table in (*_SESSION_TABLES, *(_SEARCH_TABLES if self._has_search_tables else ())):
             self._database.transaction.execute(f"DELETE FROM {table} WHERE session = %s", (number,))  # noqa: S608 -- tables of ours
 
     def _get_stored(self, key: str) -> StoredSession:
@@ -376,23 +388,76 @@ class PostgresStore(TreeStore):
 
     # -- search --------------------------------------------------------------------------------------------------------
 
+    @property
+    def _has_search_tables(self) -> bool:
+        return self._schema_version >= SEARCH_SCHEMA_VERSION
+
     def _prepare_search(
         self,
         key: str,
         search_terms: Sequence[str],
         tick: ProgressCallback,
     ) -> None:
-        """Do nothing: every entry is a candidate."""
+        """Bring the searchable text up to date; if nothing can be written, a search works without."""
+        if self._database.readonly or not search_terms or not self._has_search_tables:
+            return
+        with suppress(StoreError):
+            progress = self._index_next_entries(key)
+            while progress is not None:
+                tick(*progress)
+                progress = self._index_next_entries(key)
 
-    def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:  # noqa: ARG002
-        before: int | None = None
+    def _index_next_entries(self, key: str) -> tuple[int, int] | None:
+        """Add the next batch of a session; return its last ``seq`` and the session's, or None if all is there."""
+        # A look first: a write transaction would make every search wait for the session's writer.
+        with self._read_transaction():
+            if not self._read_unindexed(key):
+                return None
+        with self._write_transaction():
+            texts: list[tuple[int, str | None]] = []
+            batch_chars = 0
+            for entry in self._read_unindexed(key):
+                text = get_searchable_text(entry) if is_searchable_entry(entry) else None
+                texts.append((entry.seq, text))
+                batch_chars += len(text or "")
+                if batch_chars > INDEX_BATCH_CHARS:
+                    break
+            if not texts:
+                return None  # another process indexed them in between
+            index_texts(self._database.transaction, self._get_number(key), self._tenant, texts)
+            return texts[-1][0], self._get_last_seq(key)
+
+    def _read_unindexed(self, key: str) -> list[Entry]:
+        """Return the next searchable entries of a session that have no searchable text yet."""
+        session = self._get_number(key)
+        upto = get_indexed_seq(self._database.transaction, session)
+        values = {"session": session, "after": upto, "kinds": _SEARCHABLE_KINDS}
+        query = f"{_SELECT_LATER} AND kind = ANY(%(kinds)s) ORDER BY seq LIMIT {INDEXED_AT_ONCE}"
+        return self._decode_rows(self._fetch_all(query, values))
+
+    def _iter_search_candidates(self, key: str, search_terms: Sequence[str]) -> Iterator[Entry]:
+        session = self._get_number(key)
+        upto = 0
+        if self._has_search_tables:
+            upto = get_indexed_seq(self._database.transaction, session)
+        # Entries after the indexed part first: they are the newest, and nothing is known of them.
+        yield from self._iter_late_entries(session, upto)
+        if not upto:
+            return
+        seqs = find_candidate_seqs(self._database.transaction, session, search_terms, upto)
+        for start in range(0, len(seqs), CANDIDATES_AT_ONCE):
+            values = {"session": session, "seqs": seqs[start : start + CANDIDATES_AT_ONCE]}
+            query = f"{_SELECT_ENTRY} AND seq = ANY(%(seqs)s) ORDER BY seq DESC"
+            yield from filter(is_searchable_entry, self._decode_rows(self._fetch_all(query, values)))
+
+    def _iter_late_entries(self, session: int, after: int) -> Iterator[Entry]:
+        """Yield the searchable entries after a ``seq``, the newest first."""
+        before = MAX_SEQ
         while True:
-            values = {"session": self._get_number(key), "kinds": _SEARCHABLE_KINDS, "before": before}
-            query = f"{_SELECT_ENTRY} AND kind = ANY(%(kinds)s)"
-            if before is not None:
-                query += " AND seq < %(before)s"
-            rows = self._fetch_all(f"{query} ORDER BY seq DESC LIMIT {ENTRIES_AT_ONCE}", values)
-            entries = self._decode_rows(rows)
+            values = {"session": session, "after": after, "before": before, "kinds": _SEARCHABLE_KINDS}
+            condition = "AND seq < %(before)s AND kind = ANY(%(kinds)s)"
+            query = f"{_SELECT_LATER} {condition} ORDER BY seq DESC LIMIT {ENTRIES_AT_ONCE}"
+            entries = self._decode_rows(self._fetch_all(query, values))
             yield from filter(is_searchable_entry, entries)
             if len(entries) < ENTRIES_AT_ONCE:
                 return
