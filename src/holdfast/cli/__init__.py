@@ -38,6 +38,7 @@ COMMAND_HELP = {
     "export": "Write a session in the format of a tool, or as a request.",
     "repair": "Repair damaged session files of other tools, or the store.",
     "rm": "Remove sessions from the store.",
+    "store": "Look after a store on a database server.",
     "gc": "Remove stored texts that no session uses any more.",
     "agent": "Let a model work on TASK in a folder, with tools for files, search and the shell.",
     "lint": "Check whether the provider would accept a request.",

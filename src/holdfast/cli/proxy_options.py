@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from holdfast import config
-from holdfast.cli.files.user_paths import explain_impossible_path, explain_unwritable_store, get_store_path
+from holdfast.cli.files.user_paths import explain_impossible_path, explain_unwritable_store
 from holdfast.cli.output.errors import CommandError
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.config.providers import PROVIDERS
@@ -25,6 +25,7 @@ from holdfast.planning.pipeline import Policy
 from holdfast.proxy.modes import get_proxy_mode
 from holdfast.proxy.settings import TOKEN_VARIABLE, Settings, adapt_policy_to_proxy, load_proxy_settings
 from holdfast.state.target import ModelLimits, Target
+from holdfast.store.location import find_store_file
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
@@ -200,7 +201,8 @@ def describe_recording_problem(store_url: str) -> str:
     check_store_url(store_url)
     if why := explain_unwritable_store(store_url):
         return f"requests are answered, but not recorded: {why}"
-    if store_url != ":memory:" and (why := describe_low_disk(get_store_path(store_url), MIN_FREE_BYTES)):
+    path = find_store_file(store_url)
+    if path is not None and (why := describe_low_disk(path, MIN_FREE_BYTES)):
         return f"requests are answered, but recording stops when the disk is full: {why}"
     return ""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from holdfast.proxy.settings import Settings
-from holdfast.store.open_store import expand_home
+from holdfast.store.location import find_store_file
 
 Mode: TypeAlias = Literal["manage", "observe", "bypass"]
 BYPASS_FILENAME = "bypass"
@@ -29,6 +29,5 @@ def get_proxy_mode(settings: Settings, bypass_file: Path | None = None) -> Mode:
 
 def get_bypass_file(store: str) -> Path | None:
     """Return the file that turns the proxy on ``store`` off, or None if the store is not a file."""
-    if store == ":memory:":
-        return None
-    return expand_home(store.removeprefix("sqlite:///")).parent / BYPASS_FILENAME
+    path = find_store_file(store)
+    return None if path is None else path.parent / BYPASS_FILENAME

@@ -36,6 +36,7 @@ from holdfast.proxy.metrics.health import Health
 from holdfast.proxy.modes import get_bypass_file
 from holdfast.proxy.settings import Settings, adapt_policy_to_proxy
 from holdfast.store.base import Quota, SessionStore
+from holdfast.store.location import hide_password
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
@@ -306,7 +307,9 @@ def _make_inspector(
     else:
         opened = cleanup.enter_context(open_store(store, readonly=True))
         open_writer = partial(open_store, store)
-        source = InspectedStore(opened, configuration, name=store, open_writer=open_writer, location=store)
+        source = InspectedStore(
+            opened, configuration, name=hide_password(store), open_writer=open_writer, location=store
+        )
     cleanup.callback(source.comparisons.close)
     return make_inspector_app(source, MOUNT_PATH, is_for_this_machine=is_for_this_machine)
 

@@ -30,7 +30,6 @@ from holdfast.cli.files.unreadable_sessions import (
 from holdfast.cli.files.user_paths import (
     explain_unwritable_store,
     get_modification_sort_key,
-    get_store_path,
     list_session_files,
     list_session_tools,
     store_option,
@@ -62,7 +61,7 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
 from holdfast.reports.session_list import format_age
 from holdfast.store.base import SessionInfo, SessionStore
-from holdfast.store.location import locate_store
+from holdfast.store.location import find_store_file, locate_store
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
@@ -154,21 +153,25 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
         with open_store(place.url, readonly=True) as there:
             count = len(there.list_sessions())
     except EXPECTED_ERRORS as error:
-        yield DoctorCheck("store", "wrong", f"{place.url} ({place.origin}): {describe_error(error)}")
+        yield DoctorCheck("store", "wrong", f"{place.name} ({place.origin}): {describe_error(error)}")
         return
     if why := explain_unwritable_store(place.url):
         yield DoctorCheck("store", "wrong", why)
         return
-    path = get_store_path(place.url)
+    path = find_store_file(place.url)
+    if path is None:
+        yield DoctorCheck("store", "ok", f"{place.name} ({place.origin}), {format_count(count, 'session')}")
+        yield from _check_entries(place.url, quiet=quiet)
+        return
     # A full disk is reported even if there is no store yet: the first request would fail to create it.
     yield from _check_disk_space(path)
     if not path.exists():
-        yield DoctorCheck("store", "ok", f"{place.url} ({place.origin}), empty so far")
+        yield DoctorCheck("store", "ok", f"{place.name} ({place.origin}), empty so far")
         return
     yield DoctorCheck(
         "store",
         "ok",
-        f"{place.url} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes",
+        f"{place.name} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes",
     )
     yield _check_permissions(path)
     yield from _check_entries(place.url, quiet=quiet)

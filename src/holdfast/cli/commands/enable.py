@@ -27,7 +27,7 @@ from holdfast.cli.always_on.instance import (
 from holdfast.cli.always_on.service_files import SERVICE_MANAGERS, ServiceDescription, locate_service_file
 from holdfast.cli.always_on.user_instances import find_instances_folder, get_home_folder, load_instances
 from holdfast.cli.clients.client_settings import ClientEnvironment
-from holdfast.cli.files.user_paths import get_store_path, store_option
+from holdfast.cli.files.user_paths import store_option
 from holdfast.cli.output.errors import CommandError, describe_error
 from holdfast.cli.output.ranges import IntegerParamType
 from holdfast.cli.output.terminal import make_json_option, print_json
@@ -36,7 +36,7 @@ from holdfast.config import Configuration, load_configuration
 from holdfast.config.providers import PROVIDERS
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.store.location import locate_store
+from holdfast.store.location import find_store_file, has_password, locate_store
 
 DEFAULT_PORT = 8642
 NO_CLIENT = "none"
@@ -186,7 +186,11 @@ def _plan_instance(
     data_folder = find_instances_folder()
     record_path, log = locate_instance_files(data_folder, name)
     # The service starts in the home folder, so a path must not depend on the working folder.
-    full_store_url = store_url if store_url == ":memory:" else str(get_store_path(store_url).absolute())
+    store_path = find_store_file(store_url)
+    full_store_url = store_url if store_path is None else str(store_path.absolute())
+    if has_password(store_url):
+        # It would stand in the service's file and command line, where others can read it.
+        raise CommandError("--store has a password; leave it out, and write it to ~/.pgpass, which only you can read")
     command = (sys.executable, "-m", "holdfast", "serve", "--host", "127.0.0.1", "--port", str(port))
     description = ServiceDescription(name, (*command, "--store", full_store_url), home, log)
     configuration = load_configuration(project=Path(home))

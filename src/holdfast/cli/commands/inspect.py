@@ -30,7 +30,7 @@ from holdfast.inspector.rendering import PageWriter
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.base import SessionStore, ignore_progress
-from holdfast.store.location import locate_store
+from holdfast.store.location import hide_password, locate_store
 from holdfast.store.open_store import open_store
 
 EXAMPLES = """\
@@ -193,7 +193,7 @@ def _open_store(option: str | None, session: str | None) -> Iterator[tuple[Inspe
         opened = InspectedStore(
             store,
             load_configuration(),
-            name=url,
+            name=hide_password(url),
             open_writer=partial(open_store, url) if is_writable else None,
             location=url,
         )

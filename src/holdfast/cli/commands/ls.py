@@ -86,7 +86,7 @@ def ls_command(limit: int | None, chosen: SessionOptions, store: str | None, *, 
     elif not sessions and chosen.has_any:
         click.echo("no session matches; holdfast ls without these options lists all")
     elif not sessions:
-        click.echo(f"no sessions in {clean_single_line(locate_store(store).url)}; add one with holdfast import FILE")
+        click.echo(f"no sessions in {clean_single_line(locate_store(store).name)}; add one with holdfast import FILE")
     else:
         _print_sessions(sessions, keys)
         print_more_hint(len(all_infos) - len(sessions), "session", "--limit")

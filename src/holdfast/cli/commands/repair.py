@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.files.repair_session_file import FILE_MISSING, SessionFileRepair, repair_file_on_disk
-from holdfast.cli.files.user_paths import get_store_path, store_option, suggest_export_for_session
+from holdfast.cli.files.user_paths import store_option, suggest_export_for_session
 from holdfast.cli.output.errors import EXPECTED_ERRORS, WRONG_USE, CommandError, describe_error, prefix_file_name
 from holdfast.cli.output.terminal import ProgressBar, make_console, make_json_option, print_json, print_wrapped
 from holdfast.formats.repair.findings import RepairFinding
@@ -23,7 +23,7 @@ from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.foreign.open_database import recognize_database
 from holdfast.store.foreign.opencode import FORMAT as OPENCODE_FORMAT
 from holdfast.store.foreign.repair_opencode import repair_opencode_database
-from holdfast.store.location import locate_store
+from holdfast.store.location import find_store_file, locate_store
 from holdfast.store.repair.findings import StoreRepairFinding, StoreRepairReport
 from holdfast.store.repair.repair_store import repair_store
 from holdfast.store.sql.migrations import MIGRATIONS
@@ -117,11 +117,14 @@ def repair_command(
 
 
 def _locate_store_file(option: str | None) -> Path:
-    """Return the file of the store in use. Raises ``CommandError`` for a store in memory."""
-    where = locate_store(option).url
-    if where == ":memory:":
-        raise CommandError("a store in memory has no file to repair; give a file's path")
-    return get_store_path(where)
+    """Return the file of the store in use. Raises ``CommandError`` for a store that is no file."""
+    place = locate_store(option)
+    path = find_store_file(place.url)
+    if path is None:
+        if place.url == ":memory:":
+            raise CommandError("a store in memory has no file to repair; give a file's path")
+        raise CommandError(f"{place.name} is no file; check and restore it with the database's own tools")
+    return path
 
 
 def _is_sqlite_file(file: str) -> bool:

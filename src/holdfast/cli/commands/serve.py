@@ -288,7 +288,7 @@ def _print_directions(address: str, serving: ProxyServeOptions) -> None:
     host_note = ""
     if external_address != address:
         host_note = " (replace the host name if clients know this machine by another)"
-    click.echo(f"\nstore: {clean_single_line(store.url)} ({store.origin})")
+    click.echo(f"\nstore: {clean_single_line(store.name)} ({store.origin})")
     click.echo(f"\nPoint a client here with the variable of its SDK{host_note}:\n")
     for name, value in build_sdk_variables(external_address).items():
         click.echo(f"  export {name}={value}")
@@ -308,7 +308,7 @@ def encode_proxy_start(address: str, serving: ProxyServeOptions) -> dict[str, An
         "policy": settings.policy,
         "upstreams": get_upstream_urls(settings),
         "environment": build_sdk_variables(get_external_address(address)),
-        "store": serving.store.url,
+        "store": serving.store.name,
     }
 
 

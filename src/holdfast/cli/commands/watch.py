@@ -21,7 +21,7 @@ from holdfast.config.addresses import is_base_url, is_local_url
 from holdfast.errors import StoreLocked
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.watched_sessions import StoreFollower, WatchedSession
-from holdfast.store.location import locate_store
+from holdfast.store.location import hide_password, locate_store
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class _WatchedStore:
         """Say why nothing is shown and what to do; empty if there are sessions."""
         if self.sessions:
             return ""
-        where = clean_single_line(self.url)
+        where = clean_single_line(hide_password(self.url))
         what = f"no sessions in {where} yet" if self._store is not None else f"there is no store at {where} yet"
         return f"{what}; start a client with holdfast run -- claude, or import one with holdfast import FILE"
 

@@ -14,26 +14,25 @@ from holdfast.cli.output.errors import EXPECTED_ERRORS, describe_error
 from holdfast.errors import UnknownId
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.store.base import Quota, SessionStore
-from holdfast.store.location import STORE_VARIABLE, locate_store
+from holdfast.store.location import STORE_VARIABLE, find_store_file, hide_password, locate_store
 from holdfast.store.open_store import expand_home, open_store
 from holdfast.store.private_files import is_existing_path
 
 store_option = click.option(
     "--store",
     metavar="PATH",
-    help=f"The store: a path, sqlite:///path or :memory:. Default: ${STORE_VARIABLE}, else this user's data folder.",
+    help=(
+        "The store: a path, sqlite:///path, :memory: or postgresql://user@host/database. "
+        f"Default: ${STORE_VARIABLE}, else this user's data folder."
+    ),
 )
 """The ``--store`` option of every command that uses a store."""
 
 
-def get_store_path(store_url: str) -> Path:
-    """Return the file of the store at ``store_url``."""
-    return expand_home(store_url.removeprefix("sqlite:///"))
-
-
 def is_store_missing(store_url: str) -> bool:
     """Return whether the store at ``store_url`` is a file that does not exist."""
-    return store_url != ":memory:" and not is_existing_path(get_store_path(store_url))
+    path = find_store_file(store_url)
+    return path is not None and not is_existing_path(path)
 
 
 def describe_missing_store(option: str | None) -> str:
@@ -41,14 +40,15 @@ def describe_missing_store(option: str | None) -> str:
     where = locate_store(option).url
     if not is_store_missing(where):
         return ""
-    return f"there is no store at {clean_single_line(where)}; holdfast import FILE or holdfast run creates it"
+    name = clean_single_line(hide_password(where))
+    return f"there is no store at {name}; holdfast import FILE or holdfast run creates it"
 
 
 def explain_impossible_path(store_url: str) -> str:
     """Explain why no store can exist at ``store_url`` (a folder, or below a file), or return an empty string."""
-    if store_url == ":memory:":
+    path = find_store_file(store_url)
+    if path is None:
         return ""
-    path = get_store_path(store_url)
     if path.is_dir():
         return f"{path} is a folder; give a file's path with --store"
     ancestor = _find_existing_ancestor(path)
@@ -60,15 +60,15 @@ def explain_impossible_path(store_url: str) -> str:
 def explain_unwritable_store(store_url: str) -> str:
     """Explain why the store cannot be written, or return an empty string; no store is created."""
     try:
-        with open_store(store_url, readonly=True) as store:
-            store.list_sessions()
+        with open_store(store_url, readonly=True) as store, suppress(UnknownId):
+            store.get_session("any")  # reads the store without listing it
     except EXPECTED_ERRORS as error:
         return describe_error(error)
-    if store_url == ":memory:":
+    path = find_store_file(store_url)
+    if path is None:
         return ""
     if why := explain_impossible_path(store_url):
         return why
-    path = get_store_path(store_url)
     # A missing store can be created if the nearest existing folder is writable.
     there = _find_existing_ancestor(path)
     paths = (path, path.parent) if there == path else (there,)

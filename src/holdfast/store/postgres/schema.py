@@ -204,8 +204,7 @@ OLDEST_WRITERS: tuple[int, ...] = (1, 1)
 
 def read_schema_version(connection: Connection, schema: str) -> tuple[int, int]:
     """Return the version of the tables and the oldest version that may write to them; (0, 0) if there are none."""
-    exists = connection.execute("SELECT to_regclass(%s)", [f"{schema}.schema_version"]).fetchone()
-    if exists is None or exists[0] is None:
+    if not _has_table(connection, schema, "schema_version"):
         return 0, 0
     query = sql.SQL("SELECT version, oldest_writer FROM {}").format(sql.Identifier(schema, "schema_version"))
     row = connection.execute(query).fetchone()
@@ -268,8 +267,7 @@ def _run_step(connection: Connection, schema: str, version: int) -> None:
     connection.execute(sql.SQL("SET LOCAL search_path = {}").format(sql.Identifier(schema)))
     if version == 0:
         # Asked first: CREATE needs a right even if there is nothing to create.
-        row = connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", [schema]).fetchone()
-        if row is None or not row[0]:
+        if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
         connection.execute("CREATE TABLE schema_version (version integer NOT NULL, oldest_writer integer NOT NULL)")
         connection.execute("INSERT INTO schema_version VALUES (0, 0)")
@@ -301,8 +299,7 @@ def make_partitions(connection: Connection, schema: str) -> None:
 
 def _make_partition(connection: Connection, schema: str, table: str, year: int, month: int) -> None:
     partition = f"{table}_{year}_{month:02}"
-    exists = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.{partition}"]).fetchone()
-    if exists is not None and exists[0]:
+    if _has_table(connection, schema, partition):
         return
     first = dt.datetime(year, month, 1, tzinfo=dt.timezone.utc)  # noqa: UP017 -- as in Python 3.11's documentation
     after = (first + dt.timedelta(days=32)).replace(day=1)
@@ -311,8 +308,7 @@ def _make_partition(connection: Connection, schema: str, table: str, year: int, 
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [SCHEMA_LOCK])
         connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_WAIT_MS)))
         connection.execute(sql.SQL("SET LOCAL search_path = {}").format(sql.Identifier(schema)))
-        exists = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{schema}.{partition}"]).fetchone()
-        if exists is not None and exists[0]:
+        if _has_table(connection, schema, partition):
             return
         names = {"partition": sql.Identifier(partition), "table": sql.Identifier(table)}
         # Made apart and attached: CREATE ... PARTITION OF would stop all readers and writers of the table.
@@ -320,6 +316,17 @@ def _make_partition(connection: Connection, schema: str, table: str, year: int, 
         _separate_tenants(connection, partition)
         attach = sql.SQL("ALTER TABLE {table} ATTACH PARTITION {partition} FOR VALUES FROM ({first}) TO ({after})")
         connection.execute(attach.format(**names, first=sql.Literal(bounds[0]), after=sql.Literal(bounds[1])))
+
+
+def _has_table(connection: Connection, schema: str, table: str) -> bool:
+    """Return whether a table exists.
+
+    Asked of the catalogue's rows: ``to_regclass`` may answer from a cache of before this transaction got its lock.
+    """
+    query = """
+        SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE nspname = %s AND relname = %s"""
+    return connection.execute(query, [schema, table]).fetchone() is not None
 
 
 def _make_default_partition(connection: Connection, table: str) -> None:

@@ -7,7 +7,7 @@ one after the other and those to others do not wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from holdfast.store.postgres.blobs import PostgresBlobStore
 from holdfast.store.postgres.database import Connection, PostgresDatabase, Row, StoredSession
 from holdfast.store.postgres.leases import LEASE_SECONDS, SessionLeases
 from holdfast.store.postgres.location import parse_postgres_location
-from holdfast.store.postgres.schema import find_tables, prepare_writing
+from holdfast.store.postgres.schema import find_tables, make_partitions, migrate_schema, prepare_writing
 from holdfast.store.postgres.search import SEARCH_SCHEMA_VERSION, find_candidate_seqs, get_indexed_seq, index_texts
 from holdfast.store.search.index import INDEX_BATCH_CHARS
 from holdfast.store.search.search import get_searchable_text, is_searchable_entry
@@ -480,3 +480,21 @@ def _get_prefix_bounds(prefix: str) -> tuple[str, str]:
     """Return lower and upper bound of all texts that begin with ``prefix``."""
     storable_prefix = _replace_unstorable(prefix)
     return storable_prefix, storable_prefix + _LAST_CHARACTER
+
+
+def migrate_store(url: str) -> tuple[int, int]:
+    """Bring the tables of the store at ``url`` to the newest version, and make the next partitions.
+
+    Returns the old and the new version; the old one is 0 if there were no tables.
+    """
+    location = parse_postgres_location(url)
+    versions: list[tuple[int, int]] = []
+
+    def migrate(connection: Connection) -> None:
+        versions.append(migrate_schema(connection, location.schema, location.name))
+        make_partitions(connection, location.schema)
+
+    database = PostgresDatabase(location, lambda _: True, migrate)
+    with closing(database):
+        database.require_writable()
+    return versions[-1]
