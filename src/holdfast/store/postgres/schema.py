@@ -30,6 +30,8 @@ MONTHS_AHEAD = 2
 """Months, from this one on, that have partitions of their own. Rows of later months go to the default partition."""
 PARTITIONED_TABLES = ("entries", "checkpoints", "searched_texts")
 """Tables with a partition for each month in which sessions began, so that old months can be dropped as a whole."""
+TABLES_OF_SESSIONS = ("entries", "checkpoints", "searched")
+"""Beginnings of the names of tables, and of their partitions, whose rows belong to a session."""
 SESSION_TIME_SHIFT = 20
 """Bits by which the time in a session's number is shifted; below are random bits, so that two sessions that begin in
 the same millisecond hardly ever try the same number.
@@ -346,8 +348,12 @@ def _separate_tenants(connection: Connection, table: str) -> None:
     connection.execute(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(name))
     connection.execute(sql.SQL("ALTER TABLE {} FORCE ROW LEVEL SECURITY").format(name))
     # In a sub-select the function is called once for a statement, and not for each row.
-    policy = sql.SQL("CREATE POLICY own_tenant ON {} USING (tenant = (SELECT current_tenant()))")
-    connection.execute(policy.format(name))
+    condition = "tenant = (SELECT current_tenant())"
+    policy = f"CREATE POLICY own_tenant ON {{}} USING ({condition})"
+    if table.startswith(TABLES_OF_SESSIONS):
+        # Not into another tenant's session either: a row planted there would take the number of its next entry.
+        policy += f" WITH CHECK ({condition} AND EXISTS (SELECT FROM sessions s WHERE s.session = {{}}.session))"
+    connection.execute(sql.SQL(policy).format(name, name))
 
 
 def _execute(connection: Connection, statement: LiteralString) -> None:
