@@ -108,18 +108,20 @@ def read_ids(server: PostgresServer, tenant: str) -> list[str]:
 
 
 @pytest.mark.parametrize("direction", ["to_server", "to_client"])
-def test_commit_whose_answer_is_lost_is_found_out(
+def test_write_is_made_or_not_as_its_error_says(
     proxy: TcpFaultProxy, postgres_server: PostgresServer, direction: str
 ) -> None:
     """An append returns if its commit was made though the answer was lost, and says so if it was not made."""
     tenant = uuid4().hex
     with open_store(make_proxied_url(proxy, tenant)) as store:
         store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
-        # As many bytes as one append takes; the last of them are the commit and its answer.
+        # As many bytes as one append takes. The commit and its answer are the last of them; half of what is sent is
+        # before it.
         proxy.set_fault(None)
         store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
         byte_count = proxy.byte_counts[direction]  # type: ignore[index]
-        proxy.set_fault(Fault("close_client", direction, byte_count - 1))  # type: ignore[arg-type]
+        at_byte = byte_count - 1 if direction == "to_client" else byte_count // 2
+        proxy.set_fault(Fault("close_client", direction, at_byte))  # type: ignore[arg-type]
         is_written = direction == "to_client"
         if is_written:
             assert store.append_entries(SAMPLE_KEY, make_message_chain("d", "c")).is_leaf_moved

@@ -42,8 +42,8 @@ def index_texts(transaction: Transaction, session: int, tenant: str, texts: Sequ
         words = clean_search_text(lower_keeping_length(text)) if is_indexed else None
         rows.append((session, seq, tenant, words))
     if rows:
-        transaction.execute_many(_SAVE_TEXT, rows)
-    transaction.execute(_SAVE_UPTO, (session, tenant, texts[-1][0], INDEX_VERSION))
+        transaction.execute_later(_SAVE_TEXT, rows)
+    transaction.execute_later(_SAVE_UPTO, [(session, tenant, texts[-1][0], INDEX_VERSION)])
 
 
 def find_candidate_seqs(transaction: Transaction, session: int, search_terms: Sequence[str], upto: int) -> list[int]:

@@ -56,7 +56,7 @@ _SELECT_SESSION = f"SELECT session, bytes, last_seq, {_INFO_COLUMNS} FROM sessio
 _LOCK_SESSION = f"{_SELECT_SESSION} FOR NO KEY UPDATE"
 _INSERT_SESSION = f"""
     INSERT INTO sessions (tenant, {_INFO_COLUMNS}) VALUES ({", ".join(["%s"] * 11)})
-    ON CONFLICT (tenant, key) DO NOTHING RETURNING session"""  # noqa: S608
+    ON CONFLICT DO NOTHING RETURNING session"""  # noqa: S608
 _UPDATE_SESSION = """
     UPDATE sessions SET title = %s, cwd = %s, model = %s, updated = %s, entries = %s, leaf = %s, recorded_window = %s,
     bytes = %s, last_seq = %s WHERE session = %s"""
@@ -187,7 +187,7 @@ class PostgresStore(TreeStore):
             transaction.sessions[info.key] = StoredSession(row[0], 0, 0)
             return
         changes = (title, cwd, model, info.updated_at, info.entry_count, info.leaf_id, info.recorded_window)
-        transaction.execute(_UPDATE_SESSION, (*changes, stored.byte_count, stored.last_seq, stored.number))
+        transaction.execute_later(_UPDATE_SESSION, [(*changes, stored.byte_count, stored.last_seq, stored.number)])
 
     def _delete_session(self, key: str) -> None:
         number = self._get_stored(key).number
@@ -268,10 +268,8 @@ class PostgresStore(TreeStore):
             rows.append((stored.number, self._tenant, entry.id, *place, *columns))
         new_bytes = count_content_bytes(columns_by_entry)
         stored.byte_count = add_session_bytes(key, stored.byte_count, new_bytes, self._quota)
-        if len(rows) == 1:
-            self._database.transaction.execute(_INSERT_ENTRY, rows[0])
-        else:
-            self._database.transaction.execute_many(_INSERT_ENTRY, rows)
+        self._database.transaction.execute_later(_INSERT_ENTRY, rows)
+        self._database.transaction.witness = (stored.number, placed_entries[-1].entry.id)
         stored.last_seq = placed_entries[-1].seq
 
     def _read_entries_by_id(self, key: str, ids: Sequence[str]) -> list[Entry]:
@@ -384,7 +382,7 @@ class PostgresStore(TreeStore):
 
     def _save_checkpoint(self, key: str, seq: int, state: bytes) -> None:
         values = (self._get_number(key), seq, self._tenant, state)
-        self._database.transaction.execute(_SAVE_CHECKPOINT, values)
+        self._database.transaction.execute_later(_SAVE_CHECKPOINT, [values])
 
     # -- search --------------------------------------------------------------------------------------------------------
 
