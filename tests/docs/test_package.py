@@ -16,7 +16,18 @@ import pytest
 import holdfast
 from holdfast import types
 
-HEAVY = ("sqlite3", "click", "rich", "platformdirs", "httpx2", "starlette", "prometheus_client", "anyio", "asyncio")
+HEAVY = (
+    "sqlite3",
+    "psycopg",
+    "click",
+    "rich",
+    "platformdirs",
+    "httpx2",
+    "starlette",
+    "prometheus_client",
+    "anyio",
+    "asyncio",
+)
 """Modules that ``import holdfast`` must not load: databases, terminals, networks."""
 
 

@@ -12,8 +12,12 @@ import time
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 PROGRAM_FOLDERS = "/usr/lib/postgresql/*/bin"
 """Where Debian puts the programs of each version."""
+REQUIRE_VARIABLE = "HOLDFAST_REQUIRE_POSTGRES"
+"""Set where tests that need a server must run and not be skipped, as ``.ci/run --thorough`` does."""
 START_SECONDS = 30.0
 """Seconds that a server may take to start."""
 SERVER_USER = "postgres"
@@ -36,6 +40,17 @@ def find_postgres_programs() -> Path | None:
 
 PASSWORD_ROLE, PASSWORD = "holdfast_password", "correct-horse"
 """A role that needs its password on the loopback."""
+
+
+def require_postgres_programs() -> Path:
+    """Return that folder; without it the test is skipped, or fails where ``REQUIRE_VARIABLE`` is set."""
+    programs = find_postgres_programs()
+    if programs is not None:
+        return programs
+    reason = "PostgreSQL's server is not installed here (Debian: apt install postgresql)"
+    if os.environ.get(REQUIRE_VARIABLE):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 class PostgresServer:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import example_counts
 import pytest
-from postgres_server import PostgresServer, find_postgres_programs
+from postgres_server import PostgresServer, require_postgres_programs
 
 from holdfast.store.open_store import open_store
 
@@ -48,10 +48,7 @@ with open_store(url) as store:
 @pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
     """Start a server that is not shared: it is killed."""
-    programs = find_postgres_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL's server is not installed here (Debian: apt install postgresql)")
-    with PostgresServer(programs) as server:
+    with PostgresServer(require_postgres_programs()) as server:
         yield server
 
 
