@@ -41,6 +41,11 @@ MAX_PAUSE_SECONDS = 30
 A process that was stopped in the middle of one would keep its session locked for ever. Between two statements of
 ours lies the encoding of a hundred entries, which takes far less.
 """
+NOTICE_LOST_CLIENTS = b"SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+"""Lets the server notice within half a minute that a client's machine is gone, and give up what it held.
+
+By default it takes more than two hours.
+"""
 OUTCOME_WAIT = 10.0
 """Seconds to ask whether a transaction was committed, after the connection was lost during its commit.
 
@@ -323,7 +328,8 @@ class PostgresDatabase:
 
     def translate_presence_error(self, error: psycopg.Error) -> StoreError:
         """Return the error for a lease that could not be asked for."""
-        return translate_error(error, self.name, is_writing=True, is_connection_lost=False)
+        # An error without a code is none of the server: it did not answer.
+        return translate_error(error, self.name, is_writing=True, is_connection_lost=error.sqlstate is None)
 
     def _translate(self, error: psycopg.Error, connection: Connection, *, is_writing: bool) -> StoreError:
         return translate_error(error, self.name, is_writing=is_writing, is_connection_lost=_is_lost(connection))
@@ -412,7 +418,13 @@ class PostgresDatabase:
         return connection
 
     def _connect_driver(self) -> Connection:
-        return DriverConnection.connect(self.location.conninfo, autocommit=True)
+        connection = DriverConnection.connect(self.location.conninfo, autocommit=True)
+        try:
+            connection.execute(NOTICE_LOST_CLIENTS)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _require_usable(self) -> None:
         """Raise if the store was closed, or opened in a process from which this one was forked."""

@@ -74,6 +74,10 @@ _GIVE_BACK = """
 _RENEW = """
     UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => %(seconds)s)
     WHERE tenant = %(tenant)s AND key = ANY(%(keys)s) AND holder = ANY(%(holders)s)"""
+_END_FORMER_PRESENCE = """
+    SELECT pg_terminate_backend(pid, 1000) FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND pid <> pg_backend_pid()
+    AND (classid::bigint << 32) | objid::bigint = %s"""
 _LOCK_LEASE = "SELECT holder, fence FROM leases WHERE tenant = %s AND key = %s FOR KEY SHARE"
 
 
@@ -187,7 +191,10 @@ class SessionLeases:
         """Return the fence of the lease, or None if another writer has it."""
         connection = self._connect()
         values = {"tenant": self._tenant, "key": key, "holder": self._holder, "seconds": self._seconds}
-        row = connection.execute(_TAKE_FREE, values).fetchone()
+        try:
+            row = connection.execute(_TAKE_FREE, values).fetchone()
+        except psycopg.errors.LockNotAvailable:
+            return None  # somebody who is taking it was cut off in the middle
         if row is not None:
             return _as_int(row[0])
         row = connection.execute(_LOOK_AT_HOLDER, values).fetchone()
@@ -228,10 +235,16 @@ class SessionLeases:
         self._database.require_writable()
         connection = self._database.connect()
         try:
-            settings = sql.SQL("SET search_path = {}; SET holdfast.tenant = {}; SET synchronous_commit = off")
-            location = self._database.location
             # A lease need not survive a crash of the server: all holders' connections are gone then.
-            connection.execute(settings.format(sql.Identifier(location.schema), sql.Literal(location.tenant)))
+            settings = sql.SQL(
+                "SET search_path = {}; SET holdfast.tenant = {}; SET synchronous_commit = off; SET lock_timeout = {}"
+            )
+            schema, tenant = self._database.location.schema, self._database.location.tenant
+            lock_wait = sql.Literal(f"{BRIEF_WAIT:g}s")
+            connection.execute(settings.format(sql.Identifier(schema), sql.Literal(tenant), lock_wait))
+            if self._holder:
+                # The server may not have noticed yet that it was lost, perhaps in the middle of taking a lease.
+                connection.execute(_END_FORMER_PRESENCE, [self._holder])
             self._holder = secrets.randbits(62) + 1
             connection.execute("SELECT pg_advisory_lock(%s)", [self._holder])
         except BaseException:

@@ -307,23 +307,26 @@ class PostgresStore(TreeStore):
         path_rows.reverse()
         return self._decode_rows(path_rows)
 
-    def _read_all_entries(self, key: str, kind: str | None = None, after: int = 0) -> list[Entry]:
-        values = {"session": self._get_number(key), "after": after, "kind": kind}
-        condition = ""
-        if kind == "message":
-            condition = "AND kind = %(kind)s"
-        elif kind is not None:
-            # The second half repeats the condition of the index of kinds, which is used only if it is seen here.
-            condition = "AND kind = %(kind)s AND kind <> 'message'"
-        return self._decode_rows(self._fetch_all(f"{_SELECT_LATER} {condition} ORDER BY seq", values))
+    def _read_all_entries(
+        self, key: str, kind: str | None = None, after: int = 0, max_tokens: int | None = None
+    ) -> list[Entry]:
+        query = _SELECT_LATER
+        if kind is not None:
+            query += " AND kind = %(kind)s"
+        if kind not in (None, "message"):
+            # The condition of the index of kinds, which is used only if it is seen here.
+            query += " AND kind <> 'message'"
+        if max_tokens is not None:
+            query += " AND size <= %(max_tokens)s"
+        values = {"session": self._get_number(key), "after": after, "kind": kind, "max_tokens": max_tokens}
+        return self._decode_rows(self._fetch_all(f"{query} ORDER BY seq", values))
 
     def _open_lazy_entries(self, key: str) -> Sequence[Entry]:
         headers = []
+        read_body = partial(self._read_body, key)
         rows = self._fetch_all(_SELECT_HEADERS, (self._get_number(key),))
         for entry_id, parent, kind, seq, at, tokens in rows:
-            body_type = get_entry_body_type(kind)
-            read_body = partial(self._read_body, key, entry_id)
-            headers.append(LazyEntry(entry_id, parent, body_type, read_body, seq, at, tokens))
+            headers.append(LazyEntry(entry_id, parent, get_entry_body_type(kind), read_body, seq, at, tokens))
         # Two ways to read: one entry by its id, or all in order, in far fewer statements.
         return LazyEntries(headers, partial(self._iter_in_order, key))
 
