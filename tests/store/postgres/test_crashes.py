@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import example_counts
 import pytest
@@ -18,6 +19,10 @@ ROUNDS = example_counts.choose(quick=3, ci=4, thorough=40)
 """How often the server or a writer is killed."""
 SESSIONS = ("one", "two")
 WRITERS = 4
+APPENDS_A_ROUND = 5
+"""Appends that are acknowledged before the next kill."""
+PROGRESS_SECONDS = 60.0
+"""Seconds that these may take on a busy machine, the restart of the server included."""
 WRITER = """
 import sys
 from holdfast.errors import StoreError
@@ -52,60 +57,93 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
+class Writers:
+    """Processes that append to the sessions and write to files which appends were acknowledged."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._started_count = 0
+        for _ in range(WRITERS):
+            self._start()
+
+    def _start(self) -> None:
+        self._started_count += 1
+        name = f"w{self._started_count}"
+        command = [sys.executable, "-c", WRITER, self._url, name, *SESSIONS]
+        with (self._folder / f"{name}.out").open("wb") as out, (self._folder / f"{name}.err").open("wb") as errors:
+            self._processes.append(subprocess.Popen(command, stdout=out, stderr=errors))
+
+    def kill_oldest(self) -> None:
+        """Kill one of them and start another one."""
+        process = self._processes.pop(0)
+        process.kill()
+        process.wait()
+        self._start()
+
+    def kill_all(self) -> None:
+        """End the work."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        for path in self._folder.glob("*.err"):
+            assert path.read_text() == ""
+
+    def read_acknowledged(self) -> list[str]:
+        """Return the lines of all acknowledged appends; the last line of a killed process may be cut."""
+        lines: list[str] = []
+        for path in self._folder.glob("*.out"):
+            lines += [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return lines
+
+    def wait_for_progress(self) -> None:
+        """Wait until more appends were acknowledged: after any kill the work goes on."""
+        wanted = len(self.read_acknowledged()) + APPENDS_A_ROUND
+        end = time.monotonic() + PROGRESS_SECONDS
+        while len(self.read_acknowledged()) < wanted:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
 @pytest.mark.counts
-@pytest.mark.timeout(60 + 10 * ROUNDS)
-def test_acknowledged_appends_survive_kills_of_writers_and_server(own_server: PostgresServer) -> None:
+@pytest.mark.timeout(60 + 20 * ROUNDS)
+def test_acknowledged_appends_survive_kills_of_writers_and_server(own_server: PostgresServer, tmp_path: Path) -> None:
     """nothing-lost, one-writer: after any kill each acknowledged append is in the log, whole, and the log is a line."""
     url = own_server.url()
     with open_store(url) as store:
         for key in SESSIONS:
             store.create_session(key)
     choice = random.Random(ROUNDS)
-    outputs: list[str] = []
-
-    def start_writer(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", WRITER, url, name, *SESSIONS]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    writers = [start_writer(f"w{number}") for number in range(WRITERS)]
+    writers = Writers(url, tmp_path)
     try:
         for round_ in range(ROUNDS):
-            time.sleep(0.5 + choice.random())
+            writers.wait_for_progress()
+            time.sleep(choice.random() / 10)
             if round_ % 2:
-                place = choice.randrange(WRITERS)
-                writers[place].kill()
-                outputs.append(writers[place].communicate()[0])
-                writers[place] = start_writer(f"w{place}r{round_}")
+                writers.kill_oldest()
             else:
                 own_server.kill()
                 own_server.start()
-        time.sleep(2)
+        writers.wait_for_progress()
     finally:
-        for writer in writers:
-            writer.kill()
-            written, errors = writer.communicate()
-            outputs.append(written)
-            assert "Traceback" not in errors
-    check_log(url, outputs)
+        writers.kill_all()
+    check_log(url, writers.read_acknowledged())
 
 
-def check_log(url: str, outputs: list[str]) -> None:
+def check_log(url: str, acknowledged_lines: list[str]) -> None:
     """Check the logs against the lines in which the writers acknowledged appends of three entries."""
     acknowledged: dict[str, list[list[str]]] = {key: [] for key in SESSIONS}
-    for output in outputs:
-        # The last line of a killed process may be cut.
-        for line in output.splitlines(keepends=True):
-            if line.endswith("\n"):
-                key, *ids = line.split()
-                acknowledged[key].append(ids)
-    assert sum(map(len, acknowledged.values())) > ROUNDS
+    for line in acknowledged_lines:
+        key, *ids = line.split()
+        acknowledged[key].append(ids)
     with open_store(url) as store:
         for key in SESSIONS:
             path_ids = [entry.id for entry in store.read_path(key)]
             assert len(path_ids) == len(store.read_entries(key)) == store.get_session(key).entry_count
+            assert len(path_ids) % 3 == 0
             place_by_id = {id_: place for place, id_ in enumerate(path_ids)}
             for ids in acknowledged[key]:
                 places = [place_by_id[id_] for id_ in ids]
                 assert places == list(range(places[0], places[0] + 3))
-            assert len(path_ids) % 3 == 0
             assert store.find_damage(key) == []
