@@ -17,6 +17,7 @@ from holdfast.state.lazy_entries import LazyEntries, LazyEntry
 from holdfast.store.base import MessageDecoder, ProgressCallback, Quota, SessionInfo
 from holdfast.store.blobs.blob_total import add_session_bytes
 from holdfast.store.postgres.blobs import PostgresBlobStore
+from holdfast.store.postgres.changes import NOTIFY, ChangeListener
 from holdfast.store.postgres.database import Connection, PostgresDatabase, Row, StoredSession
 from holdfast.store.postgres.leases import LEASE_SECONDS, SessionLeases
 from holdfast.store.postgres.location import parse_postgres_location
@@ -111,6 +112,7 @@ class PostgresStore(TreeStore):
         self._schema_version = 0
         """Version of the tables when this store connected first; an older one is used as it is."""
         self._leases = SessionLeases(self._database, lease_seconds)
+        self._changes = ChangeListener(self._database)
         self._tenant = self._location.tenant
         self._decoders = wire_decoders
         self._quota = quota.session_bytes
@@ -119,8 +121,19 @@ class PostgresStore(TreeStore):
         """Hold the session's lease, a row with a fence: see ``leases``."""
         return self._leases.hold(_replace_unstorable(key))
 
+    def wait_for_change(self, key: str, seconds: float) -> bool:
+        """Return whether session ``key`` was changed since the last call; wait at most ``seconds`` for that.
+
+        Only writers whose address has ``holdfast_notify=on`` tell of their changes. Changes before the first call are
+        not known: call it once with 0 seconds, then read the session, then wait.
+        """
+        with self._read_transaction():
+            session = self._get_number(key)
+        return self._changes.wait_for(session, seconds)
+
     def close(self) -> None:
         """Close the connections."""
+        self._changes.close()
         self._leases.close()
         self._database.close()
 
@@ -187,6 +200,8 @@ class PostgresStore(TreeStore):
             transaction.sessions[info.key] = StoredSession(row[0], 0, 0)
             return
         changes = (title, cwd, model, info.updated_at, info.entry_count, info.leaf_id, info.recorded_window)
+        if self._location.is_notifying:
+            transaction.execute_later(NOTIFY, [(str(stored.number),)])
         transaction.execute_later(_UPDATE_SESSION, [(*changes, stored.byte_count, stored.last_seq, stored.number)])
 
     def _delete_session(self, key: str) -> None:
