@@ -102,7 +102,6 @@ def m001_sessions_entries_blobs(connection: Connection) -> None:
             UNIQUE (session, id)
         ) PARTITION BY RANGE (session)""",
     )
-    _execute(connection, "CREATE INDEX entries_parent ON entries (session, parent)")
     _execute(connection, "CREATE INDEX entries_kind ON entries (session, kind, seq) WHERE kind <> 'message'")
     _execute(
         connection,

@@ -66,6 +66,14 @@ _SELECT_LATER = f"{_SELECT_ENTRY} AND seq > %(after)s"
 _SELECT_HEADERS = "SELECT id, parent_id, kind, seq, at, size FROM entries WHERE session = %s ORDER BY seq"
 _SEARCHABLE_KINDS = ["message", "branch_summary", "note", "compaction"]
 _SELECT_NODES = "SELECT id, seq, depth, base FROM entries WHERE session = %s"
+# One look-up an id. With ``id = ANY(…)`` the server reads a whole session wherever its statistics are those of short
+# sessions: measured 30 ms in one of 30,000 entries, and not 0.2 ms.
+_SELECT_NODES_BY_ID = """
+    SELECT found.* FROM unnest(%s::text[]) AS wanted (id),
+    LATERAL (SELECT e.id, seq, depth, base FROM entries e WHERE session = %s AND e.id = wanted.id LIMIT 1) found"""
+_SELECT_ENTRIES_BY_ID = f"""
+    SELECT found.* FROM unnest(%(ids)s::text[]) AS wanted (id),
+    LATERAL ({_SELECT_ENTRY} AND id = wanted.id LIMIT 1) found"""  # noqa: S608
 _SELECT_EARLIER = f"""
     SELECT parent, depth, {_SELECTED_COLUMNS} FROM entries
     WHERE session = %(session)s AND seq <= %(seq)s ORDER BY seq DESC LIMIT %(limit)s"""  # noqa: S608
@@ -244,7 +252,7 @@ class PostgresStore(TreeStore):
     def _find_nodes(self, info: SessionInfo, ids: Sequence[str]) -> dict[str, TreeNode]:
         """Return the nodes of those ``ids`` that are in the log, with one statement."""
         wanted_ids = [_replace_unstorable(entry_id) for entry_id in ids]
-        rows = self._fetch_all(f"{_SELECT_NODES} AND id = ANY(%s)", (self._get_number(info.key), wanted_ids))
+        rows = self._fetch_all(_SELECT_NODES_BY_ID, (wanted_ids, self._get_number(info.key)))
         return {entry_id: TreeNode(*columns) for entry_id, *columns in rows}
 
     def _find_entry_ids(self, key: str, prefix: str) -> list[str]:
@@ -291,7 +299,7 @@ class PostgresStore(TreeStore):
         if not ids:
             return []
         values = {"session": self._get_number(key), "ids": list(ids)}
-        entries = self._decode_rows(self._fetch_all(f"{_SELECT_ENTRY} AND id = ANY(%(ids)s)", values))
+        entries = self._decode_rows(self._fetch_all(_SELECT_ENTRIES_BY_ID, values))
         entry_by_id = {entry.id: entry for entry in entries}
         return [entry_by_id[entry_id] for entry_id in ids if entry_id in entry_by_id]
 
