@@ -26,7 +26,7 @@ class Victim(NamedTuple):
     blob_hash: str
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def victim(postgres_server: PostgresServer) -> Victim:
     """Fill the store of a tenant, in every table."""
     schema = "shared"
