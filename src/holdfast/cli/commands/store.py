@@ -11,12 +11,20 @@ from holdfast.store.location import locate_store
 from holdfast.store.open_store import is_database_url
 
 
+EXAMPLES = """\
+Examples:
+
+\b
+  holdfast store migrate --store postgresql://me@db.example.com/agents
+"""
+
+
 @click.group("store")
 def store_command() -> None:
     """Look after a store on a database server."""
 
 
-@store_command.command("migrate")
+@store_command.command("migrate", epilog=EXAMPLES)
 @store_option
 @make_json_option("the old and the new version")
 def migrate_command(store: str | None, *, as_json: bool) -> None:
