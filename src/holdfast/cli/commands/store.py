@@ -10,7 +10,6 @@ from holdfast.cli.output.terminal import make_json_option, print_json
 from holdfast.store.location import locate_store
 from holdfast.store.open_store import is_database_url
 
-
 EXAMPLES = """\
 Examples:
 
