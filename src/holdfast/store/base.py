@@ -137,6 +137,7 @@ class BlobItem(Struct, frozen=True):
     name: str
     """Hash of the blob, or the name of the draft, which is not a hash."""
     size: int
+    """Bytes that it takes in its place: fewer than its text has where blobs are compressed."""
     stored_at: float
     """When it was stored last, in seconds since 1970."""
     is_draft: bool = False

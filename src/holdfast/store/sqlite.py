@@ -1,6 +1,6 @@
 """A store in one SQLite file: write-ahead log, one writer at a time, readable meanwhile.
 
-The file, its ``.blobs`` and its ``.locks`` belong together.
+The file, its ``.blobs`` and its ``.locks`` belong together. The blobs may be in object storage instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.state.entries import Entry, EntryBody
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
-from holdfast.store.base import MessageDecoder, ProgressCallback, Quota, SessionInfo
+from holdfast.store.base import BlobStore, MessageDecoder, ProgressCallback, Quota, SessionInfo
 from holdfast.store.blobs.blob_total import add_session_bytes
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.locks import hold_session_lock
@@ -116,7 +116,8 @@ _LAST_CHARACTER = "\U0010ffff"
 class SqliteStore(TreeStore):
     """A store in the file at ``path``, used by one thread at a time.
 
-    ``wire_decoders`` decode the wire bytes of messages, by API (default: all that this version has).
+    ``blobs`` are elsewhere than beside the file, and have their own quota. ``wire_decoders`` decode the wire bytes of
+    messages, by API (default: all that this version has).
     """
 
     def __init__(
@@ -126,11 +127,14 @@ class SqliteStore(TreeStore):
         durability: Durability = "process",
         readonly: bool = False,
         quota: Quota = Quota(),
+        blobs: BlobStore | None = None,
         wire_decoders: MessageDecoders | None = None,
         clock: Callable[[], int] = get_time_ms,
     ) -> None:
         self._file = SqliteFile(path, durability, readonly=readonly)
-        super().__init__(FileBlobStore(self._file.get_sibling_path(".blobs"), quota), clock)
+        if blobs is None:
+            blobs = FileBlobStore(self._file.get_sibling_path(".blobs"), quota)
+        super().__init__(blobs, clock)
         self._locks = self._file.get_sibling_path(".locks")
         self._decoders = wire_decoders
         self._quota = quota.session_bytes

@@ -41,7 +41,7 @@ from holdfast.store.private_files import (
 
 MAX_TEXT_INDEXES = 64
 """Number of text indexes kept in memory. The index of a text of 100 MB takes 50 kB, so all of them take a few MB."""
-_HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
+HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 _DRAFT_PATTERN = re.compile(r"[0-9a-f]{2}/\.[0-9a-f]{16}\.tmp\Z")
 
 
@@ -54,7 +54,7 @@ def encode_blob(content: str | bytes) -> bytes:
 
 def check_hash(hash_: str) -> str:
     """Return ``hash_`` if it is 64 lower-case hexadecimal digits; raises ``UnknownId`` otherwise."""
-    if not _HASH_PATTERN.match(hash_):
+    if not HASH_PATTERN.match(hash_):
         msg = f"{hash_[:80]!r} is not a blob hash (64 digits 0-9a-f); copy it from the record that names the blob"
         raise UnknownId(msg)
     return hash_
@@ -76,7 +76,7 @@ class FileBlobStore:
 
     def store_content(self, content: str | bytes) -> str:
         """Store ``content`` durably and return its hash; if it is stored already, only its time changes."""
-        hash_, length = _hash_content(content)
+        hash_, length = hash_content(content)
         if self._refused:
             raise StoreReadOnly(self._refused)
         path = self._get_blob_path(hash_)
@@ -153,7 +153,7 @@ class FileBlobStore:
     def iter_hashes(self) -> Iterator[str]:
         """Yield the hash of every blob, in no particular order."""
         for path in self.root.glob("??/*"):
-            if _HASH_PATTERN.match(path.parent.name + path.name):
+            if HASH_PATTERN.match(path.parent.name + path.name):
                 yield path.parent.name + path.name
 
     def remove_blob(self, hash_: str) -> None:
@@ -168,7 +168,7 @@ class FileBlobStore:
                 continue
             hash_ = path.parent.name + path.name
             draft_name = f"{path.parent.name}/{path.name}"
-            if _HASH_PATTERN.match(hash_):
+            if HASH_PATTERN.match(hash_):
                 yield BlobItem(hash_, file_stat.st_size, file_stat.st_mtime)
             elif _DRAFT_PATTERN.match(draft_name):
                 yield BlobItem(draft_name, file_stat.st_size, file_stat.st_mtime, is_draft=True)
@@ -274,7 +274,7 @@ class MemoryBlobStore:
 
     def store_content(self, content: str | bytes) -> str:
         """Store ``content`` and return its hash."""
-        hash_, length = _hash_content(content)
+        hash_, length = hash_content(content)
         with self._turn:
             stored_blob = self._blobs.get(hash_)
             if stored_blob is not None:
@@ -357,7 +357,7 @@ class _MemoryBlob(NamedTuple):
     stored_at: float
 
 
-def _hash_content(content: str | bytes) -> tuple[str, int]:
+def hash_content(content: str | bytes) -> tuple[str, int]:
     """Return the hash and the length in bytes of ``content``."""
     digest = sha256()
     length = 0
