@@ -39,6 +39,7 @@ COMMAND_HELP = {
     "repair": "Repair damaged session files of other tools, or the store.",
     "rm": "Remove sessions from the store.",
     "gc": "Remove stored texts that no session uses any more.",
+    "store": "Copy, check, measure or migrate a whole store.",
     "agent": "Let a model work on TASK in a folder, with tools for files, search and the shell.",
     "lint": "Check whether the provider would accept a request.",
     "fix": "Fix a request so that the provider accepts it, and say what was changed.",

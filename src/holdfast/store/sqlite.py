@@ -16,13 +16,14 @@ from typing import Any
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.state.entries import Entry, EntryBody
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
-from holdfast.store.base import BlobStore, MessageDecoder, ProgressCallback, Quota, SessionInfo
+from holdfast.store.base import BlobStore, MessageDecoder, ProgressCallback, Quota, SchemaVersions, SessionInfo
 from holdfast.store.blobs.blob_total import add_session_bytes
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.locks import hold_session_lock
 from holdfast.store.search import index as indexing
 from holdfast.store.search.search import get_searchable_text, is_searchable_entry
 from holdfast.store.sql.database import Durability, SqliteFile
+from holdfast.store.sql.migrations import MIGRATIONS, get_schema_version
 from holdfast.store.sql.rows import (
     ROW_COLUMNS,
     WIRE_ONLY_COLUMNS,
@@ -165,6 +166,17 @@ class SqliteStore(TreeStore):
             subject = f"entry {finding.entry_id}: " if finding.entry_id else ""
             lines.append(f"{subject}{finding.problem}: {finding.action}")
         return lines
+
+    def get_schema_versions(self) -> SchemaVersions:
+        """Return the version of the file's schema, and the newest; a store without a file has the newest."""
+        with self._read_transaction():
+            current = get_schema_version(self._file.db, str(self._file.file))
+        return SchemaVersions(current, len(MIGRATIONS))
+
+    def migrate_schema(self) -> None:
+        """Bring the file to the newest schema in one transaction."""
+        with self._write_transaction():
+            pass  # opening the file for writing migrates it
 
     def close(self) -> None:
         """Close the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
 from hashlib import sha256
 from pathlib import Path
@@ -12,15 +13,19 @@ from pathlib import Path
 import obstore
 import pytest
 import zstandard
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import LocalStore, MemoryStore
 from store_conformance import BlobStoreRules
 from swift_server import ACCESS_KEY, SECRET_KEY
 
+from holdfast.cli import holdfast_command
 from holdfast.errors import ConfigError, QuotaExceeded, StoreCorrupt, StoreError, UnknownId
+from holdfast.state.entries import Entry, NoteEntry
 from holdfast.store.base import BlobStore, Quota
 from holdfast.store.blobs import object_blobs
+from holdfast.store.blobs.blob_names import NOTE_CAPPED
 from holdfast.store.blobs.compressed_text import (
     HEADER_BYTES,
     MAX_PIECE_BYTES,
@@ -288,6 +293,40 @@ def test_a_store_in_a_file_has_its_blobs_in_a_bucket(bucket, tmp_path, monkeypat
     with open_store(tmp_path / "agent.db", blobs=url, readonly=True) as store:
         assert store.blobs.read_text(hash_) == MIXED_TEXT
     assert not (tmp_path / "agent.db.blobs").exists()
+
+
+@pytest.mark.long
+def test_store_copy_moves_the_texts_into_a_bucket_and_back(bucket, tmp_path, monkeypatch):
+    """``holdfast store copy --to-blobs`` and ``--from-blobs``: both copies are equal and sound, also for ``check`` and
+    ``gc``, which find the bucket in the user's file.
+    """
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    url = f"s3://{bucket.bucket}/{bucket.prefix}?endpoint={bucket.endpoint}&region=us-east-1"
+    with open_store("agent.db") as store:
+        note = NoteEntry(NOTE_CAPPED, data={"blobs": [store.blobs.store_content(MIXED_TEXT)]})
+        store.import_entries("one", [Entry("a", None, note)])
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(holdfast_command, arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run("store", "copy", "agent.db", "new.db", "--to-blobs", url)
+    assert not Path("new.db.blobs").exists()
+    run("store", "copy", "new.db", "back.db", "--from-blobs", url)
+    with open_store("agent.db") as first, open_store("back.db") as second:
+        assert first.list_sessions() == second.list_sessions()
+        assert list(first.blobs.iter_hashes()) == list(second.blobs.iter_hashes())
+    (tmp_path / "config" / "holdfast").mkdir(parents=True)
+    (tmp_path / "config" / "holdfast" / "holdfast.toml").write_text(f'[store]\nblobs = "{url}"\n')
+    assert "1 text, " in run("store", "check", "--store", "new.db")
+    assert "removed: 0 texts, 0 bytes; in use: 1" in run("gc", "--store", "new.db", "--grace", "0")
+    run("rm", "one", "--yes", "--store", "new.db")
+    time.sleep(1.1)  # a bucket knows whole seconds
+    assert "removed: 1 text, " in run("gc", "--store", "new.db", "--grace", "0")
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def open_named_store(option: str | None, *, readonly: bool = False) -> Iterator[
     If a session is asked for and there is no store at all, the ``UnknownId`` says so.
     """
     where = locate_store(option).url
-    settings = _load_store_settings()
+    settings = load_store_settings()
     # A reader stores nothing, so it needs no quota.
     quota = None if readonly else Quota(**settings.set_limits)
     try:
@@ -113,7 +113,7 @@ def suggest_export_for_session(word: str) -> str:
     return ""
 
 
-def _load_store_settings() -> StoreSettings:
+def load_store_settings() -> StoreSettings:
     """Return the configured limits of a store, and where its blobs are."""
     from holdfast.config import load_configuration
 

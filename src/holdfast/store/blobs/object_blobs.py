@@ -192,7 +192,7 @@ class ObjectBlobStore:
         status, code, _ = _send("DELETE", url, {"If-Match": e_tag})
         if not status:
             raise describe_silence(subject, self.name)
-        if status in {"404", "412"} and code != "NoSuchBucket":
+        if status in {"404", "409", "412"} and code != "NoSuchBucket":
             return False
         if not status.startswith("2"):
             raise describe_refusal(status, code, subject, self.name)
