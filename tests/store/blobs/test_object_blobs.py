@@ -14,6 +14,7 @@ import obstore
 import pytest
 import zstandard
 from click.testing import CliRunner
+from forked_child import wait_for_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import LocalStore, MemoryStore
@@ -325,8 +326,22 @@ def test_store_copy_moves_the_texts_into_a_bucket_and_back(bucket, tmp_path, mon
     assert "1 text, " in run("store", "check", "--store", "new.db")
     assert "removed: 0 texts, 0 bytes; in use: 1" in run("gc", "--store", "new.db", "--grace", "0")
     run("rm", "one", "--yes", "--store", "new.db")
-    time.sleep(1.1)  # a bucket knows whole seconds
+    time.sleep(2.1)  # a bucket knows whole seconds, and some round them up
     assert "removed: 1 text, " in run("gc", "--store", "new.db", "--grace", "0")
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of newer Pythons, about threads
+def test_a_forked_child_is_told_so_and_does_not_hang(tmp_path):
+    """obstore's threads do not run in a forked child: there every operation is an error at once."""
+    blobs = open_local(tmp_path)
+    hash_ = blobs.store_content("text")
+
+    def read_in_child():
+        with pytest.raises(StoreError, match="start this one by spawn"):
+            blobs.read_text(hash_)
+
+    assert wait_for_child(read_in_child) == 0
+    assert blobs.read_text(hash_) == "text"
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

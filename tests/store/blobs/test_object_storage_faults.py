@@ -18,6 +18,7 @@ from swift_server import ACCESS_KEY, SECRET_KEY, SwiftServer, create_bucket, fin
 
 from holdfast.errors import StoreError, StoreReadOnly, UnknownId
 from holdfast.store.base import SessionInfo
+from holdfast.store.blobs import object_blobs
 from holdfast.store.blobs.compressed_text import compress_text
 from holdfast.store.blobs.object_blobs import ObjectBlobStore
 from holdfast.store.blobs.object_location import ObjectLocation, connect_bucket
@@ -79,10 +80,11 @@ LASTING_FAULTS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", LASTING_FAULTS)
-def test_a_server_that_fails_is_a_typed_error_and_loses_nothing(blobs, bucket, proxy, fault):
+def test_a_server_that_fails_is_a_typed_error_and_loses_nothing(blobs, bucket, proxy, fault, monkeypatch):
     """Whatever a server does, an operation ends in a ``StoreError`` with one thing to do and no secret; what was
     stored before is there afterwards, and what was refused can be stored.
     """
+    monkeypatch.setattr(object_blobs, "PAUSE_SECONDS", 0.0)
     hash_ = blobs.store_content("stored before")
     faults, advice = LASTING_FAULTS[fault]
     proxy.faults = faults
@@ -105,6 +107,25 @@ def test_a_server_that_fails_is_a_typed_error_and_loses_nothing(blobs, bucket, p
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("fault", ["slow", "5xx"])
+def test_a_server_that_does_not_answer_is_not_asked_again_for_a_while(blobs, proxy, fault, monkeypatch):
+    """A request that needs many texts waits once and not for each; after the pause the server is asked again."""
+    monkeypatch.setattr(object_blobs, "PAUSE_SECONDS", 5.0)
+    proxy.faults, _ = LASTING_FAULTS[fault]
+    with pytest.raises(StoreError):
+        blobs.store_content("one")
+    count, began = proxy.count, time.monotonic()
+    for text in ("two", "three", "four"):
+        with pytest.raises(StoreError, match="try again"):
+            blobs.store_content(text)
+    assert time.monotonic() - began < 1
+    assert proxy.count == count
+    proxy.faults = Faults()
+    time.sleep(max(0.0, began + 5.0 - time.monotonic()))
+    assert blobs.read_text(blobs.store_content("two")) == "two"
+
+
+@pytest.mark.long
 def test_a_short_storm_of_errors_is_waited_out(blobs, proxy):
     """A few 5xx and lost connections in a row cost a pause and nothing else."""
     answer = make_error_answer("503 Service Unavailable", "SlowDown")
@@ -115,8 +136,9 @@ def test_a_short_storm_of_errors_is_waited_out(blobs, proxy):
 
 
 @pytest.mark.long
-def test_an_answer_that_is_cut_off_is_no_text(blobs, bucket, proxy):
+def test_an_answer_that_is_cut_off_is_no_text(blobs, bucket, proxy, monkeypatch):
     """A connection that ends in the middle of an object is an error, and never a shorter text."""
+    monkeypatch.setattr(object_blobs, "PAUSE_SECONDS", 0.0)
     hash_ = blobs.store_content(LONG_TEXT)
     for cut_after in (200, 5_000, 400_000):
         proxy.faults = Faults(cut_answer_after=cut_after)
@@ -130,8 +152,9 @@ def test_an_answer_that_is_cut_off_is_no_text(blobs, bucket, proxy):
 
 
 @pytest.mark.long
-def test_an_upload_that_is_cut_off_leaves_no_blob(blobs, bucket, proxy):
+def test_an_upload_that_is_cut_off_leaves_no_blob(blobs, bucket, proxy, monkeypatch):
     """A long text whose upload ends midway is not there, not even in part; storing it later works."""
+    monkeypatch.setattr(object_blobs, "PAUSE_SECONDS", 0.0)
     proxy.faults = Faults(cut_request_after=1_000_000)
     with pytest.raises(StoreError, match="try again"):
         blobs.store_content(LONG_TEXT)

@@ -21,6 +21,7 @@ there are no drafts to list here.
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ from holdfast.store.blobs.compressed_text import (
 )
 from holdfast.store.blobs.object_errors import (
     ERROR_CODE,
+    ServerUnavailable,
     build_object_error,
     describe_refusal,
     describe_silence,
@@ -88,6 +90,12 @@ by what they write in a minute.
 """
 CLOCK_TOLERANCE = 2.0
 """Seconds by which the server's clock may differ without being taken to differ: its times are in whole seconds."""
+PAUSE_SECONDS = 10.0
+"""Seconds for which a server that did not answer is not asked again; every operation fails at once meanwhile.
+
+Chosen by judgement: one failure takes up to ``RETRY_SECONDS``, and a request may need many texts, each of which would
+wait as long with a user behind it.
+"""
 _DELETE_SECONDS = 60
 """Seconds for which the signature of a deletion is valid."""
 _READ_ATTEMPTS = 3
@@ -122,6 +130,8 @@ class ObjectBlobStore:
         """When the bytes of all blobs were counted (monotonic seconds), and how many they are with ours since."""
         self._clock_offset: float | None = None
         """Seconds by which the server's clock is ahead of ours; None if it was not asked yet."""
+        self._paused_until = 0.0
+        """Until when the server is not asked, in monotonic seconds."""
         self._indexes: dict[str, _ObjectIndex] = {}
         """Indexes by hash, the least recently used first."""
 
@@ -407,15 +417,24 @@ class ObjectBlobStore:
     @contextmanager
     def _translate_errors(self, subject: str, hash_: str = "") -> Iterator[None]:
         """Turn errors of the client into ours; a missing object is ``UnknownId``."""
+        _require_process(self.name)
+        if time.monotonic() < self._paused_until:
+            raise describe_silence(subject, self.name)
         try:
             yield
+        except ServerUnavailable:
+            self._paused_until = time.monotonic() + PAUSE_SECONDS
+            raise
         except StoreError:
             raise
         except (BaseError, OSError) as error:
             if is_missing_object(error):
                 raise _build_missing_error(hash_, self.name) from None
+            store_error = build_object_error(error, subject, self.name)
+            if isinstance(store_error, ServerUnavailable):
+                self._paused_until = time.monotonic() + PAUSE_SECONDS
             # Without its cause: a traceback would print what may quote credentials.
-            raise build_object_error(error, subject, self.name) from None
+            raise store_error from None
 
     @contextmanager
     def _translate_damage(self, hash_: str) -> Iterator[None]:
@@ -423,6 +442,20 @@ class ObjectBlobStore:
             yield
         except DamagedObject as error:
             raise _build_damage_error(hash_, self.name, str(error)) from error
+
+
+_processes: set[int] = set()
+"""The process that uses obstore. A child that it forks inherits this, and threads of obstore that do not run there."""
+
+
+def _require_process(name: str) -> None:
+    """Raise ``StoreError`` in a child that was forked from a user of object storage: it would wait forever."""
+    if _processes and os.getpid() not in _processes:
+        msg = (
+            f"{name} was used in another process, from which this one was forked; start this one by spawn, not by fork"
+        )
+        raise StoreError(msg)
+    _processes.add(os.getpid())
 
 
 def _get_key(hash_: str) -> str:

@@ -17,6 +17,10 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _RIGHTS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 
 
+class ServerUnavailable(StoreError):
+    """The server does not answer, or says that it cannot: asking again at once would be as useless."""
+
+
 class _Refusal(NamedTuple):
     """A kind of refusal: the codes and statuses that mean it, and what is said of it."""
 
@@ -84,6 +88,7 @@ _REFUSALS = (
         ("429", "500", "502", "503", "504"),
         "is not able to answer, also when asked again; every stored text is kept",
         "try again later",
+        ServerUnavailable,
     ),
 )
 """The first that fits is meant: a code says more than a status."""
@@ -122,7 +127,7 @@ def describe_refusal(status: str, code: str, subject: str, name: str) -> StoreEr
 
 def describe_silence(subject: str, name: str) -> StoreError:
     """Return the ``StoreError`` for a server that did not answer, or stopped in the middle of an answer."""
-    return StoreError(
+    return ServerUnavailable(
         f"{subject}: {name} does not answer; check AWS_ENDPOINT_URL and the network (stored texts are kept), "
         "and try again"
     )

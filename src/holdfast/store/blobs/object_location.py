@@ -34,6 +34,8 @@ Chosen by judgement: whoever stores a text waits for it with a request of a user
 back by then is not merely restarting.
 """
 _URL_PARAMETERS = ("endpoint", "region")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Variables with the server's address, the strongest first, as in Amazon's own programs."""
 _SIMPLE_NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
@@ -102,7 +104,9 @@ def connect_bucket(location: ObjectLocation, **options: Any) -> S3Store:
     except ImportError as error:
         msg = f"blobs at {location.name} need obstore, which is not installed: pip install 'holdfast[s3]'"
         raise ConfigError(msg) from error
-    endpoint = location.endpoint or os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT") or ""
+    endpoint = location.endpoint
+    for variable in _ENDPOINT_VARIABLES:
+        endpoint = endpoint or os.environ.get(variable, "")
     settings: dict[str, Any] = {
         "client_options": {
             "connect_timeout": timedelta(seconds=CONNECT_SECONDS),

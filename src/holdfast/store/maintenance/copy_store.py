@@ -6,8 +6,9 @@ has each session as a whole or not at all, and never an entry whose blob is miss
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -74,11 +75,13 @@ def _copy_session(source: SessionStore, target: SessionStore, info: SessionInfo)
     key = info.key
     counts = _BlobCounts()
     try:
-        entries = _read_first_entries(source, info)
+        all_entries = source.read_lazy_entries(key)
+        entries = _select_first_entries(all_entries, info)
         old_info = _find_session(target, key)
         problems = _copy_blobs(source, target, key, counts, is_known=old_info is not None)
         added_count = _copy_entries(target, info, entries, old_info)
-        problems += _compare_entries(target, key, entries)
+        # Read through all of them: in order they are read in batches, which a part of them is not.
+        problems += _compare_entries(target, key, islice(all_entries, len(entries)))
     except UnknownId as error:
         if _find_session(source, key) is None:
             return None
@@ -105,13 +108,12 @@ def _copy_session(source: SessionStore, target: SessionStore, info: SessionInfo)
     )
 
 
-def _read_first_entries(source: SessionStore, info: SessionInfo) -> Sequence[Entry]:
-    """Return the entries that the session had when ``info`` was read, each read on demand.
+def _select_first_entries(entries: Sequence[Entry], info: SessionInfo) -> Sequence[Entry]:
+    """Return those of a session's ``entries`` that it had when ``info`` was read, each read on demand.
 
     The log is only appended to, so these are its first ones. If the leaf is not among them, a repair has changed their
     number without counting them again; then all are meant.
     """
-    entries = source.read_lazy_entries(info.key)
     first_entries = entries[: info.entry_count]
     if info.leaf_id is None or _has_entry(first_entries, info.leaf_id):
         return first_entries
@@ -199,7 +201,7 @@ def _has_entry(entries: Sequence[Entry], entry_id: str) -> bool:
     return any(header.id == entry_id for header in get_entry_headers(entries))
 
 
-def _compare_entries(target: SessionStore, key: str, entries: Sequence[Entry]) -> list[str]:
+def _compare_entries(target: SessionStore, key: str, entries: Iterable[Entry]) -> list[str]:
     """Return a line for each of ``entries`` that the target lacks or has with other content.
 
     Both logs are read once, in order: the target has the same order, with entries of its own between them.
