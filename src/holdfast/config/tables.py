@@ -72,7 +72,7 @@ class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     blob_bytes: ByteCount | None = None
     """Bytes of all blobs together."""
     blobs: str | None = None
-    """Where the blobs of a store in a file are, if not beside it: ``s3://BUCKET/PREFIX``."""
+    """Where the blobs of a new store go, if not beside its file: ``s3://BUCKET/PREFIX``."""
 
     def merge_over(self, fallback: StoreSettings) -> StoreSettings:
         """Return these settings, with those of ``fallback`` in place of unset ones."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigError, raise_if_wrong_type
 
 if TYPE_CHECKING:
-    from holdfast.store.base import BlobStore, Quota, SessionStore
+    from holdfast.store.base import Quota, SessionStore
     from holdfast.store.sql.database import Durability
 
 _DURABILITIES = ("process", "power")
@@ -28,9 +28,9 @@ def open_store(
     """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes for an absolute one) or ``:memory:``.
 
     Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit; ``readonly``
-    refuses every write; a write beyond ``quota`` raises ``QuotaExceeded``. ``blobs`` is where the texts of a store in a
-    file are, if not beside it: ``s3://BUCKET/PREFIX``; a store in memory has its own. Raises ``ConfigError`` for
-    another scheme and for invalid arguments.
+    refuses every write; a write beyond ``quota`` raises ``QuotaExceeded``. ``blobs`` is where a store in a file that
+    has no texts yet puts them, if not beside itself: in a folder of its own at ``s3://BUCKET/PREFIX``. A store keeps
+    the place that it has. Raises ``ConfigError`` for another scheme and for invalid arguments.
     """
     # Imported here so that ``import holdfast`` loads no database module.
     from holdfast.store.base import Quota
@@ -62,20 +62,8 @@ def open_store(
         durability=durability,
         readonly=readonly,
         quota=limits,
-        blobs=open_blob_store(blobs, limits) if blobs else None,
+        blobs=blobs or None,
     )
-
-
-def open_blob_store(location: str, quota: Quota) -> BlobStore:
-    """Return the blobs at ``s3://BUCKET/PREFIX``, which nothing is asked of yet; raises ``ConfigError`` otherwise."""
-    from holdfast.store.blobs.object_location import connect_bucket, parse_object_location
-
-    place = parse_object_location(location)
-    objects = connect_bucket(place)
-    # After the line before: it says what to install if the client is missing.
-    from holdfast.store.blobs.object_blobs import ObjectBlobStore
-
-    return ObjectBlobStore(objects, place.name, quota)
 
 
 def expand_home(place: str) -> Path:

@@ -17,8 +17,8 @@ from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.state.entries import Entry, EntryBody
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
 from holdfast.store.base import BlobStore, MessageDecoder, ProgressCallback, Quota, SchemaVersions, SessionInfo
+from holdfast.store.blobs.blob_place import choose_blob_store
 from holdfast.store.blobs.blob_total import add_session_bytes
-from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.locks import hold_session_lock
 from holdfast.store.search import index as indexing
 from holdfast.store.search.search import get_searchable_text, is_searchable_entry
@@ -117,7 +117,8 @@ _LAST_CHARACTER = "\U0010ffff"
 class SqliteStore(TreeStore):
     """A store in the file at ``path``, used by one thread at a time.
 
-    ``blobs`` are elsewhere than beside the file, and have their own quota. ``wire_decoders`` decode the wire bytes of
+    ``blobs`` is where they go if it has none yet, as ``s3://BUCKET/PREFIX``, or a store of blobs with its own quota
+    (default: where they are, or beside the file). ``wire_decoders`` decode the wire bytes of
     messages, by API (default: all that this version has).
     """
 
@@ -128,13 +129,13 @@ class SqliteStore(TreeStore):
         durability: Durability = "process",
         readonly: bool = False,
         quota: Quota = Quota(),
-        blobs: BlobStore | None = None,
+        blobs: BlobStore | str | None = None,
         wire_decoders: MessageDecoders | None = None,
         clock: Callable[[], int] = get_time_ms,
     ) -> None:
         self._file = SqliteFile(path, durability, readonly=readonly)
-        if blobs is None:
-            blobs = FileBlobStore(self._file.get_sibling_path(".blobs"), quota)
+        if blobs is None or isinstance(blobs, str):
+            blobs = choose_blob_store(self._file.get_sibling_path(".blobs"), blobs, quota)
         super().__init__(blobs, clock)
         self._locks = self._file.get_sibling_path(".locks")
         self._decoders = wire_decoders

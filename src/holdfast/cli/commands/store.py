@@ -54,8 +54,6 @@ Examples:
   holdfast store migrate --dry-run
   holdfast store migrate --store agent.db
 """
-BESIDE = "beside"
-"""The value of an option for blobs that says: in the folder beside the store's file."""
 EXIT_FOUND = 1
 MAX_LISTED = 20
 """Lines of one kind of fault that are printed; ``--json`` has all. Chosen by judgement: a screen."""
@@ -83,17 +81,9 @@ def store_command(ctx: click.Context) -> None:
     help="Copy only this session: its id or the beginning of it. May be given several times.",
 )
 @click.option(
-    "--from-blobs",
-    metavar="URL",
-    help="Where the texts of FROM are: s3://BUCKET/PREFIX, or beside for the folder beside its file. Default: [store] "
-    "blobs in holdfast.toml, else beside.",
-)
-@click.option(
     "--to-blobs",
-    default=BESIDE,
-    show_default=True,
     metavar="URL",
-    help="Where the texts of TO go: s3://BUCKET/PREFIX, or beside for the folder beside its file.",
+    help="Where the texts of TO go if it has none yet: s3://BUCKET/PREFIX. Without it, beside its file.",
 )
 @make_json_option("what became of each session")
 @click.pass_context
@@ -102,8 +92,7 @@ def copy_command(
     source: str,
     target: str,
     prefixes: tuple[str, ...],
-    from_blobs: str | None,
-    to_blobs: str,
+    to_blobs: str | None,
     *,
     as_json: bool,
 ) -> None:
@@ -116,15 +105,13 @@ def copy_command(
     """
     if is_store_missing(source):
         raise CommandError(f"there is no store at {clean_single_line(source)}; check FROM")
-    settings = load_store_settings()
-    source_blobs = settings.blobs if from_blobs is None else _parse_blobs_option(from_blobs)
-    target_blobs = _parse_blobs_option(to_blobs)
+    quota = Quota(**load_store_settings().set_limits)
     if _is_same_store(source, target):
         raise CommandError("FROM and TO are the same store; give another place for TO")
     copies: list[SessionCopy] = []
     with (
-        open_store(source, readonly=True, blobs=source_blobs) as source_store,
-        open_store(target, quota=Quota(**settings.set_limits), blobs=target_blobs) as target_store,
+        open_store(source, readonly=True) as source_store,
+        open_store(target, quota=quota, blobs=to_blobs) as target_store,
         ProgressBar(is_wanted=not as_json) as waiting,
     ):
         keys = _list_keys(source_store, prefixes)
@@ -138,10 +125,6 @@ def copy_command(
         _print_copies(copies)
     if any(copy.problems for copy in copies):
         ctx.exit(EXIT_FOUND)
-
-
-def _parse_blobs_option(value: str) -> str | None:
-    return None if value == BESIDE else value
 
 
 def _is_same_store(source: str, target: str) -> bool:

@@ -87,7 +87,7 @@ def _find_existing_ancestor(path: Path) -> Path:
 
 @contextmanager
 def open_named_store(option: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
-    """Open the store that ``option`` names, with quota and blobs of ``holdfast.toml``, and close it at the end.
+    """Open the store that ``option`` names, with the settings of ``holdfast.toml``, and close it at the end.
 
     If a session is asked for and there is no store at all, the ``UnknownId`` says so.
     """

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, UnknownId
+from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreReplaced, UnknownId
 from holdfast.store.base import BlobItem, Quota
 from holdfast.store.blobs.blob_total import BLOB_QUOTA_ADVICE, BlobTotal, check_quota
 from holdfast.store.blobs.text_pages import (
@@ -41,6 +41,8 @@ from holdfast.store.private_files import (
 
 MAX_TEXT_INDEXES = 64
 """Number of text indexes kept in memory. The index of a text of 100 MB takes 50 kB, so all of them take a few MB."""
+LOCATION_FILE = "location"
+"""File among the blobs of a store's file that says that they are elsewhere (``blob_place``)."""
 HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 _DRAFT_PATTERN = re.compile(r"[0-9a-f]{2}/\.[0-9a-f]{16}\.tmp\Z")
 
@@ -79,6 +81,9 @@ class FileBlobStore:
         hash_, length = hash_content(content)
         if self._refused:
             raise StoreReadOnly(self._refused)
+        if (self.root / LOCATION_FILE).exists():
+            msg = f"another process has put the texts of this store elsewhere than in {self.root}; open the store again"
+            raise StoreReplaced(msg)
         path = self._get_blob_path(hash_)
         try:
             make_directory(path.parent)

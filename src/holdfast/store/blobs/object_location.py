@@ -11,9 +11,10 @@ import os
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.errors import ConfigError
 
@@ -91,6 +92,19 @@ def parse_object_location(url: str) -> ObjectLocation:
     if endpoint and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"the endpoint of the blobs does not begin with http:// or https://; {_describe_form()}")
     return ObjectLocation(parts.netloc, prefix, endpoint, parameters.get("region", ""))
+
+
+def make_subfolder(location: ObjectLocation, name: str) -> ObjectLocation:
+    """Return the folder ``name`` in ``location``."""
+    prefix = f"{location.prefix}/{name}" if location.prefix else name
+    return replace(location, prefix=prefix)
+
+
+def format_object_location(location: ObjectLocation) -> str:
+    """Return ``location`` as ``parse_object_location`` reads it."""
+    values = {"endpoint": location.endpoint, "region": location.region}
+    query = urlencode({name: value for name, value in values.items() if value})
+    return f"{location.name}?{query}" if query else location.name
 
 
 def connect_bucket(location: ObjectLocation, **options: Any) -> S3Store:
