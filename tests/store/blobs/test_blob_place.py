@@ -6,10 +6,14 @@ import threading
 
 import pytest
 
+from holdfast import Engine, Message, Policy, config
 from holdfast.errors import StoreError, StoreReplaced, UnknownId
+from holdfast.state.entries import MessageEntry
 from holdfast.store.blobs.blob_place import LOCATION_FILE, read_blob_location
 from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.open_store import open_store
+from holdfast.testing.clock import run_on_fake_clock
+from holdfast.testing.upstream import ScriptedUpstream
 
 URL = "s3://bucket/prefix?endpoint=http%3A%2F%2F127.0.0.1%3A9&region=us-east-1"
 """A place where nobody listens: choosing it asks nobody."""
@@ -113,5 +117,28 @@ def test_a_location_that_is_a_link_or_no_location_is_refused(tmp_path):
         open_store(tmp_path / "a.db")
     (folder / LOCATION_FILE).unlink()
     (folder / LOCATION_FILE).write_text("nonsense")
-    with open_store(tmp_path / "a.db") as store, pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
+    with open_store(tmp_path / "a.db") as store, pytest.raises(StoreError, match="s3://BUCKET/PREFIX"):
         store.blobs.has_blob("a" * 64)
+
+
+@pytest.mark.parametrize("blobs", [None, URL])
+def test_a_conversation_goes_on_while_its_bucket_is_silent(tmp_path, blobs):
+    """nothing-lost: a text over the append limit that no bucket takes stays in its message, in full; one that is stored
+    is cut there.
+    """
+    text = "line of a tool\n" * 2_000
+    policy = Policy().with_settings(results={"append_chars": 5_000})
+
+    async def ask() -> None:
+        target = config.get_target("anthropic", "claude-opus-5")
+        with open_store(tmp_path / "a.db", blobs=blobs) as store:
+            async with Engine.open(store, upstream=ScriptedUpstream(["fine"]), target=target, policy=policy) as engine:
+                await (await engine.session("one")).ask(text)
+            bodies = [entry.body for entry in store.read_path("one")]
+        messages = [body.sized_message.message for body in bodies if isinstance(body, MessageEntry)]
+        assert len(messages) == 2
+        assert (messages[0] == Message.from_text("user", text)) == (blobs is not None)
+
+    run_on_fake_clock(ask)
+    has_place = read_blob_location(tmp_path / "a.db.blobs") is not None
+    assert has_place == (blobs is not None)

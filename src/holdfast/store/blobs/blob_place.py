@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.errors import StoreError
+from holdfast.errors import ConfigError, StoreError
 from holdfast.store.base import BlobItem, BlobStore, Quota
 from holdfast.store.blobs.blobs import LOCATION_FILE, FileBlobStore, MemoryBlobStore
 from holdfast.store.blobs.object_location import (
@@ -105,8 +105,12 @@ class PlacedBlobStore:
         return FileBlobStore(self._folder) if _has_blob_files(self._folder) else MemoryBlobStore()
 
     def _connect(self, recorded: str) -> BlobStore:
-        location = parse_object_location(recorded)
-        objects = connect_bucket(location)
+        try:
+            location = parse_object_location(recorded)
+            objects = connect_bucket(location)
+        except ConfigError as error:
+            # An error of the store, as a disk that refuses is: conversations go on without storing texts away.
+            raise StoreError(f"{self._folder / LOCATION_FILE}: {error}") from error
         # After the line before, which says what to install if the client is missing.
         from holdfast.store.blobs.object_blobs import ObjectBlobStore
 
