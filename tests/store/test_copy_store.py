@@ -39,6 +39,25 @@ OTHER_BODIES = [body for body in make_all_entry_bodies() if not list(iter_named_
 """A body of each kind that names no blob: those of the samples name some that do not exist."""
 
 
+_opened: list[SessionStore] = []
+"""Stores that a test has opened; they are closed at its end."""
+
+
+@pytest.fixture(autouse=True)
+def _close_stores():
+    """Close the stores of the test."""
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
+def open_at(path: Path, **options: Any) -> SqliteStore:
+    """Open the store in the file at ``path``."""
+    store = SqliteStore(path, **options)
+    _opened.append(store)
+    return store
+
+
 def open_memory_store(_: Path) -> SessionStore:
     """Return a new store in memory."""
     return MemoryStore()
@@ -46,13 +65,13 @@ def open_memory_store(_: Path) -> SessionStore:
 
 def open_file_store(folder: Path) -> SessionStore:
     """Return a new store in a file."""
-    return SqliteStore(Path(tempfile.mkdtemp(dir=folder)) / "agent.db")
+    return open_at(Path(tempfile.mkdtemp(dir=folder)) / "agent.db")
 
 
 def open_file_store_with_objects(folder: Path) -> SessionStore:
     """Return a new store in a file that has its blobs in object storage."""
     blobs = ObjectBlobStore(ObjectsInMemory(), "the bucket")
-    return SqliteStore(Path(tempfile.mkdtemp(dir=folder)) / "agent.db", blobs=blobs)
+    return open_at(Path(tempfile.mkdtemp(dir=folder)) / "agent.db", blobs=blobs)
 
 
 OPENERS = {"memory": open_memory_store, "file": open_file_store, "objects": open_file_store_with_objects}
@@ -280,7 +299,7 @@ def test_a_long_session_makes_the_same_request_in_its_copy(kind, tmp_path):
 
 def make_source_with_blob(folder: Path) -> tuple[SqliteStore, str]:
     """Return a store with a session that names a blob, and the blob's hash."""
-    source = SqliteStore(folder / "source.db")
+    source = open_at(folder / "source.db")
     source.create_session(SAMPLE_KEY)
     body = name_blob(source, "a long text")
     source.append_entries(SAMPLE_KEY, [Entry("a", None, make_message_entry_body("hello")), Entry("b", "a", body)])
@@ -317,10 +336,10 @@ def test_a_blob_that_the_target_has_lost_is_copied_again(tmp_path):
     """A copy that is made again repairs blobs that were altered or removed in the target."""
     source, hash_ = make_source_with_blob(tmp_path)
     for text in ("other text!", None):
-        target = SqliteStore(tmp_path / f"target {text}.db")
+        target = open_at(tmp_path / f"target {text}.db")
         list(iter_session_copies(source, target))
         damage_blob(target, hash_, text)
-        target = SqliteStore(tmp_path / f"target {text}.db")
+        target = open_at(tmp_path / f"target {text}.db")
         assert not check_store(target).is_sound
         (copy,) = iter_session_copies(source, target)
         assert (copy.stored_blob_count, copy.problems) == (1, ())
@@ -368,7 +387,7 @@ def test_a_target_that_refuses_ends_the_copy(tmp_path):
     """A disk that refuses is an error for all sessions, and is not repeated for each."""
     source = open_file_store(tmp_path)
     source.import_entries(SAMPLE_KEY, make_message_chain("abc"))
-    target = SqliteStore(tmp_path / "readonly.db", readonly=True)
+    target = open_at(tmp_path / "readonly.db", readonly=True)
     with pytest.raises(StoreReadOnly) as caught:
         list(iter_session_copies(source, target))
     assert isinstance(caught.value, StoreError)
@@ -418,6 +437,6 @@ def test_a_backup_brings_lost_blobs_back_and_changes_nothing_else(tmp_path):
     used.set_leaf(SAMPLE_KEY, "a")
     before = describe_session(used, SAMPLE_KEY)
     damage_blob(used, hash_, None)
-    (copy,) = iter_session_copies(backup, SqliteStore(tmp_path / "source.db"))
+    (copy,) = iter_session_copies(backup, open_at(tmp_path / "source.db"))
     assert (copy.outcome, copy.stored_blob_count, copy.problems) == ("unchanged", 1, ())
-    assert describe_session(SqliteStore(tmp_path / "source.db"), SAMPLE_KEY) == before
+    assert describe_session(open_at(tmp_path / "source.db"), SAMPLE_KEY) == before
