@@ -1,4 +1,4 @@
-"""Take the pictures of docs/inspector.md: the demo's session and the long example session in a real Chromium.
+"""Take the pictures of docs/inspector.md and docs/forgotten-rule.md in a real Chromium.
 
     uv run --group browser python docs/inspector_pictures.py
 
@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "images"
 HOLDFAST = [sys.executable, "-m", "holdfast"]
+RULE_SCRIPT = Path(__file__).parent / "forgotten_rule.py"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "long-session.jsonl"
 PICTURES = {
     "timeline": ("/session?id=demo", "light", 1000, 900),
@@ -31,13 +32,19 @@ PICTURES = {
     "narrow": ("/session?id=demo", "light", 320, 640),
 }
 """Name, page, scheme, and size in pixels."""
+RULE_PICTURES = {
+    "dropped": ("/message?session=forgotten&id=0", "light", 1000, 900),
+    "changed-summary": ("/diff?session=forgotten&from=64&to=65", "light", 1000, 720),
+    "read-back": ("/message?session=guide&id=2", "dark", 1000, 620),
+}
+"""The same of the sessions of docs/forgotten-rule.md."""
 COMPARE_MILLISECONDS = 120_000
 """How long a comparison may take. Chosen by judgement: ten times as long as it takes."""
 
 
 def take_picture(browser: Browser, url: str, name: str) -> None:
     """Write the picture of one page."""
-    page_path, scheme, width, height = PICTURES[name]
+    page_path, scheme, width, height = (PICTURES | RULE_PICTURES)[name]
     viewport = {"width": width, "height": height}
     page = browser.new_page(viewport=viewport, color_scheme=scheme)
     page.goto(url + page_path)
@@ -77,6 +84,11 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         with serve("--store", str(demo / "session.db")) as url:
             for name in PICTURES:
+                take_picture(browser, url.rstrip("/"), name)
+        rule_store = str(Path(folder) / "forgotten-rule.db")
+        subprocess.run([sys.executable, str(RULE_SCRIPT), rule_store], check=True)
+        with serve("--store", rule_store) as url:
+            for name in RULE_PICTURES:
                 take_picture(browser, url.rstrip("/"), name)
         with serve(str(EXAMPLE)) as session_url:
             take_picture_of_comparison(browser, session_url)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.config import CONFIG_FILE_NAME, Override, StoreLimits, load_configuration, parse_catalog
+from holdfast.config import CONFIG_FILE_NAME, Override, StoreSettings, load_configuration, parse_catalog
 from holdfast.config.tables import parse_overrides
 from holdfast.errors import ConfigError, UnknownPolicy
 from holdfast.planning.pipeline import Policy
@@ -88,14 +88,23 @@ def test_load_configuration_without_files_keeps_the_presets(tmp_path):
         configuration.build_policy("lru")
 
 
+def test_blobs_elsewhere_are_named_by_the_users_file_alone(write_config_files, tmp_path):
+    """A folder that was downloaded must not decide where the texts of a conversation are sent."""
+    folders = write_config_files("", '[store]\nblobs = "s3://bucket/x"\n')
+    assert load_configuration(*folders).store.blobs == "s3://bucket/x"
+    folders = write_config_files('[store]\nblobs = "s3://other/x"\n', '[store]\nblobs = "s3://bucket/x"\n')
+    with pytest.raises(ConfigError, match="move the line to"):
+        load_configuration(*folders)
+
+
 def test_load_configuration_merges_the_store_limits(write_config_files):
     """Each limit is the project's, else the user's; 0 removes a limit."""
     limits = load_configuration(
         *write_config_files("[store]\nblob_bytes = 0\n", "[store]\nblob_bytes = 5\nsession_bytes = 6\n")
     ).store
-    assert limits == StoreLimits(6, 0)
+    assert limits == StoreSettings(6, 0)
     assert limits.set_limits == {"session_bytes": 6}
-    assert load_configuration(*write_config_files()).store == StoreLimits()
+    assert load_configuration(*write_config_files()).store == StoreSettings()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +147,7 @@ def test_load_configuration_merges_the_store_limits(write_config_files):
         ),
         ("[store]\nsession_bytes = -1", ["[store] session_bytes = -1", "0 = no limit"]),
         ("[store]\nsession_bytes = '1 GB'", ["session_bytes = '1 GB'", "a whole number of bytes"]),
-        ("[store]\nblobs = 1", ["no limit is called 'blobs'", "blob_bytes"]),
+        ("[store]\nblob_byte = 1", ["no setting is called 'blob_byte'", "blob_bytes"]),
         ("[polcy]\nspill_chars = 1", ["`polcy`", "did you mean policy?"]),
     ],
 )

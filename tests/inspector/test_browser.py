@@ -7,16 +7,20 @@ Needs Chromium and Playwright; skipped where one is missing. ``HOLDFAST_CHROMIUM
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from served_inspector import MODEL, RULE, make_long_session, make_recorded_session, say, write_session
+from served_inspector import MODEL, RULE, make_long_session, make_recorded_session, say, serve, write_session
 
 from holdfast.inspector.comparison.values import ComparisonQuestion
 from holdfast.inspector.export import export_session
 from holdfast.inspector.rendering import PageWriter
+from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.parts import Text
 from holdfast.messages.text.masking import keep_text
 from holdfast.state.entries import CompactionEntry, Entry
@@ -220,6 +224,31 @@ def test_a_list_is_sorted_by_its_headings(chromium, inspected):
     assert names.all_inner_texts() == ["A greeting", "A slow server"]
     assert page.locator('th[aria-sort="ascending"]', has_text="requests").count() == 1
     page.context.close()
+
+
+def test_a_reader_finds_the_summary_that_dropped_a_rule(chromium, tmp_path, configuration):
+    """By clicking what is visible: from the list to the broken rule, what the model saw, and the summary's text."""
+    script = Path(__file__).parents[2] / "docs" / "forgotten_rule.py"
+    rule = runpy.run_path(str(script))["RULE"]
+    url = str(tmp_path / "rule.db")
+    # In a process of its own, since Playwright runs an event loop in this thread.
+    subprocess.run([sys.executable, str(script), url], check=True)
+    with open_store(url, readonly=True) as store, serve(InspectedStore(store, configuration, name=url)) as served:
+        page = chromium.new_page()
+        page.goto(served.url)
+        page.get_by_role("link", name="Amounts with two digits").click()
+        page.get_by_role("searchbox").fill("vendor")
+        page.keyboard.press("Enter")
+        hit = page.get_by_role("listitem").filter(has_text="so I correct it there").first
+        hit.get_by_role("link").click()
+        page.get_by_role("link", name="in answer to request 84").click()
+        page.get_by_role("link", name="#0", exact=True).click()
+        page.get_by_text(f"dropped here {rule}").wait_for()
+        assert [found["id"] for found in axe.Axe().run(page).response["violations"]] == []
+        page.get_by_role("link", name="request 65").click()
+        # The browser opens what the address names, without a script.
+        page.get_by_role("region", name="Text of the summary").wait_for()
+        page.close()
 
 
 def test_keys_lead_through_the_pages(chromium, inspected):

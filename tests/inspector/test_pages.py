@@ -491,7 +491,7 @@ def test_a_decision_is_undone_and_restored_from_its_page(inspected):
     assert send_undo(inspected, compaction.id, restore="1").headers["location"] == "/session?id=long"
     assert inspected.source.store.read_path("long")[-1].body == RevokeEntry(compaction.id, is_restored=True)
     text = inspected.get("message", session="long", id=0)
-    assert "The next request does not show it." in text
+    assert "The next request does not show it; its summary quotes 1 of its 2 lines." in text
     assert "the decision is in force again" in text
     assert "restore…" not in text
     assert build_projection(inspected.source.store.open_state("long")) == shown_before

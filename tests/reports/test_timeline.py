@@ -185,7 +185,7 @@ def test_a_request_says_what_was_replaced_and_by_which_rule():
 
 
 def test_a_message_has_a_history():
-    """Said, first sent, shortened, hidden by the first compaction that does so, and undone."""
+    """Said, first sent, shortened, hidden by each compaction that does so, and undone."""
     store, info = make_session()
     compaction = next(entry for entry in store.read_path("one") if isinstance(entry.body, CompactionEntry))
     second = CompactionEntry(4, Message("user", (Text("Summary."),)), 5, (), 300, 90)
@@ -202,8 +202,8 @@ def test_a_message_has_a_history():
 
 
 @pytest.mark.parametrize("undo_first", [False, True])
-def test_a_message_that_is_hidden_is_not_hidden_again(undo_first):
-    """A later compaction is no news, also if an edit was undone, or the first compaction undone and restored."""
+def test_the_newest_compaction_in_force_decides_about_a_message(undo_first):
+    """Undoing an earlier one changes nothing, also if an edit was undone, or the first one undone and restored."""
     store, _ = make_session()
     path = store.read_path("one")
     first = next(entry for entry in path if isinstance(entry.body, CompactionEntry))
@@ -216,7 +216,8 @@ def test_a_message_that_is_hidden_is_not_hidden_again(undo_first):
     timeline = load_timeline(store, store.get_session("one"), load_shipped_catalog())
     said = store.get_entry("one", timeline.message_ids[2])
     events = list_message_events(timeline, read_decision_entries(store, "one", timeline), 2, said)
-    assert [event.entry for event in events if event.kind == "hidden"] == [first.id]
+    hidden = [(event.entry, event.is_superseded) for event in events if event.kind == "hidden"]
+    assert hidden == [(first.id, True), (f"later-{len(bodies) - 1}", False)]
 
 
 CACHE_STEPS = st.lists(

@@ -568,7 +568,8 @@ class BlobStoreRules:
         blobs = self.open(tmp_path)
         hash_ = blobs.store_content("text")
         (blob,) = blobs.iter_items()
-        assert (blob.name, blob.size, blob.is_draft) == (hash_, 4, False)
+        assert (blob.name, blob.is_draft) == (hash_, False)
+        assert blob.size > 0
         assert not blobs.remove_if_older(hash_, blob.stored_at)
         assert not blobs.remove_if_older("b" * 64, blob.stored_at + 10)
         with pytest.raises(UnknownId):

@@ -10,7 +10,7 @@ from holdfast.config.files import (
     load_shipped_catalog,
 )
 from holdfast.config.parsing import parse_catalog
-from holdfast.config.tables import Override, StoreLimits
+from holdfast.config.tables import Override, StoreSettings
 
 __all__ = [
     "CONFIG_FILE_NAME",
@@ -18,7 +18,7 @@ __all__ = [
     "Catalog",
     "Configuration",
     "Override",
-    "StoreLimits",
+    "StoreSettings",
     "get_target",
     "load_catalog",
     "load_configuration",

@@ -14,7 +14,7 @@ from platformdirs import user_config_path
 from holdfast.config.catalog import Catalog
 from holdfast.config.parsing import ConfigFile, check_catalog, parse_catalog, parse_config_file
 from holdfast.config.proxy import check_project_settings
-from holdfast.config.tables import Override, StoreLimits
+from holdfast.config.tables import Override, StoreSettings, check_project_store
 from holdfast.errors import ConfigError, raise_if_wrong_type
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.settings_check import SettingsProblem, change_settings, check_settings
@@ -30,7 +30,7 @@ class Configuration(Struct, frozen=True):
 
     catalog: Catalog
     overrides: tuple[Override, ...] = ()
-    store: StoreLimits = StoreLimits()
+    store: StoreSettings = StoreSettings()
     proxy: dict[str, Any] = {}
     """Settings of the proxy in the files, by name; ``holdfast.proxy.settings`` adds environment and options."""
 
@@ -92,6 +92,7 @@ def load_configuration(project: Path | None = None, user: Path | None = None) ->
         is_project = folder.resolve() != user_folder.resolve()
         if is_project:
             check_project_settings(config_file.proxy, str(path), str(user_folder / CONFIG_FILE_NAME))
+            check_project_store(config_file.store, str(path), str(user_folder / CONFIG_FILE_NAME))
         configuration = _merge_config_file(config_file, configuration, str(path))
     return configuration
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.config.catalog import ApiName, Catalog, CatalogCacheRules, CatalogModel, CatalogPrices, ProviderName
 from holdfast.config.proxy import parse_proxy_table
-from holdfast.config.tables import Override, StoreLimits, parse_overrides, parse_store_limits
+from holdfast.config.tables import Override, StoreSettings, parse_overrides, parse_store_settings
 from holdfast.errors import ConfigError
 from holdfast.state.codec.reading import convert_value
 
@@ -30,7 +30,7 @@ class ConfigFile(Struct, frozen=True):
 
     catalog: Catalog = Catalog()
     overrides: tuple[Override, ...] = ()
-    store: StoreLimits = StoreLimits()
+    store: StoreSettings = StoreSettings()
     proxy: dict[str, Any] = {}
 
 
@@ -50,7 +50,7 @@ def parse_config_file(text: str, name: str) -> ConfigFile:
     return ConfigFile(
         catalog=_convert_catalog(catalog_tables, name),
         overrides=parse_overrides(tables.get("policy", {}), name),
-        store=parse_store_limits(tables.get("store", {}), name),
+        store=parse_store_settings(tables.get("store", {}), name),
         proxy=parse_proxy_table(tables.get("proxy", {}), name),
     )
 

@@ -14,6 +14,7 @@ stronger. The group ``preset`` has the settings that only that policy has::
 
     [store]
     session_bytes = 500_000_000
+    blobs = "s3://my-bucket/holdfast"
 """
 
 from __future__ import annotations
@@ -63,26 +64,29 @@ class Override(Struct, frozen=True):
         return self.setting.partition(".")[2]
 
 
-class StoreLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How large a store may grow, in bytes. 0 is no limit; None leaves it to the weaker file."""
+class StoreSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits of a store in bytes (0 is none), and where its blobs are. None leaves it to the weaker file."""
 
     session_bytes: ByteCount | None = None
     """Bytes of the entries of one session."""
     blob_bytes: ByteCount | None = None
     """Bytes of all blobs together."""
+    blobs: str | None = None
+    """Where the blobs of a new store go, if not beside its file: ``s3://BUCKET/PREFIX``."""
 
-    def merge_over(self, fallback: StoreLimits) -> StoreLimits:
-        """Return these limits, with those of ``fallback`` in place of unset ones."""
-        fallback_sizes = asdict(fallback)
-        sizes: dict[str, int | None] = {}
-        for name, size in asdict(self).items():
-            sizes[name] = fallback_sizes[name] if size is None else size
-        return StoreLimits(**sizes)
+    def merge_over(self, fallback: StoreSettings) -> StoreSettings:
+        """Return these settings, with those of ``fallback`` in place of unset ones."""
+        fallback_values = asdict(fallback)
+        values: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            values[name] = fallback_values[name] if value is None else value
+        return StoreSettings(**values)
 
     @property
     def set_limits(self) -> dict[str, int]:
         """The limits that are set and not 0, by name."""
-        return {name: size for name, size in asdict(self).items() if size}
+        sizes = {"session_bytes": self.session_bytes, "blob_bytes": self.blob_bytes}
+        return {name: size for name, size in sizes.items() if size}
 
 
 def parse_overrides(table: object, file: str) -> tuple[Override, ...]:
@@ -142,23 +146,31 @@ def _describe_unknown_table(name: str, table: object, file: str) -> str:
     return f"{file}: [policy]: no setting is called {name!r}; {describe_unknown_setting(name)}"
 
 
-def parse_store_limits(table: object, file: str) -> StoreLimits:
+def parse_store_settings(table: object, file: str) -> StoreSettings:
     """Parse table ``[store]``; raise ``ConfigError`` for a wrong key or value."""
     values = require_table(table, "[store]", file)
-    limit_names = StoreLimits.__struct_fields__
+    setting_names = StoreSettings.__struct_fields__
     for key, value in values.items():
-        if key not in limit_names:
-            raise ConfigError(describe_unknown_name("limit", key, limit_names, f"{file}: [store]"))
+        if key not in setting_names:
+            raise ConfigError(describe_unknown_name("setting", key, setting_names, f"{file}: [store]"))
         # Each value is converted alone first, so that the error can name its key.
         try:
-            convert_value({key: value}, StoreLimits)
+            convert_value({key: value}, StoreSettings)
         except msgspec.ValidationError as error:
-            msg = (
-                f"{file}: [store] {key} = {format_short_value(value)}: {error}; allowed is a whole number of "
-                "bytes, 0 = no limit"
-            )
+            allowed = "s3://BUCKET/PREFIX" if key == "blobs" else "a whole number of bytes, 0 = no limit"
+            msg = f"{file}: [store] {key} = {format_short_value(value)}: {error}; allowed is {allowed}"
             raise ConfigError(msg) from error
-    return convert_value(values, StoreLimits)
+    return convert_value(values, StoreSettings)
+
+
+def check_project_store(settings: StoreSettings, file: str, user_file: str) -> None:
+    """Raise ``ConfigError`` if a project's file says where blobs are.
+
+    A folder that was downloaded from somewhere must not decide where the texts of a conversation are sent.
+    """
+    if settings.blobs:
+        problem = f"{file}: [store] blobs would lead beyond this machine, which a project's file may not say"
+        raise ConfigError(f"{problem}; move the line to {user_file} if you want it")
 
 
 def require_table(table: object, name: str, file: str) -> dict[str, Any]:

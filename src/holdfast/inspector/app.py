@@ -31,7 +31,7 @@ from holdfast.inspector.pages.compare import (
     parse_choice,
 )
 from holdfast.inspector.pages.diff import load_diff_page
-from holdfast.inspector.pages.message import MAX_LISTED_LINES, load_message_page
+from holdfast.inspector.pages.message import MAX_LISTED_LINES, find_request_after, load_message_page
 from holdfast.inspector.pages.raw import load_raw_body, load_raw_page
 from holdfast.inspector.pages.request import find_request, load_request_page
 from holdfast.inspector.pages.search import load_search_page
@@ -202,9 +202,13 @@ class InspectorPages:
         return self._writer.respond("diff.html", info=info, page=page)
 
     def show_message(self, request: Request) -> Response:
-        """Show the story of one message."""
+        """Show the story of one message; a summary is shown in the first request that has it."""
         info = self._source.get_session(_get_parameter(request, "session"))
         name = _get_parameter(request, "id")
+        summarized = find_request_after(self._source.load_timeline(info), name)
+        if summarized is not None:
+            address = self._writer.make_url("request", session=info.key, id=summarized.request, page=1)
+            return RedirectResponse(f"{address}#summary", 303)
         page = load_message_page(self._source, info, name, _get_number(request, "page") or 1)
         return self._writer.respond(
             "message.html",
@@ -217,7 +221,8 @@ class InspectorPages:
 
     def show_search(self, request: Request) -> Response:
         """Search everything that was said."""
-        page = load_search_page(self._source, _get_parameter(request, "q"), _get_parameter(request, "session"))
+        names = ("q", "session", "near")
+        page = load_search_page(self._source, *(_get_parameter(request, name) for name in names))
         return self._writer.respond("search.html", page=page)
 
     def show_comparison(self, request: Request) -> Response:

@@ -58,6 +58,8 @@ class ExportedRequest(Struct, frozen=True):
     ranges: tuple[MessageRange, ...]
     summary: str
     """The summary that it shows in place of older messages; empty if it is that of the request before."""
+    dropped_lines: tuple[str, ...]
+    """Lines of the summary before that a new one does not have."""
     tokens: int
 
 
@@ -117,6 +119,7 @@ def load_exported_session(source: InspectedStore, info: SessionInfo, mask: MaskT
             item.text for item in view.items if isinstance(item, ShownMessage) and item.shown_as == "summary"
         )
         is_new = summary != newest_summary
+        dropped_lines = _list_dropped_lines(mask(newest_summary), mask(summary)) if is_new else ()
         newest_summary = summary
         requests.append(
             ExportedRequest(
@@ -129,6 +132,7 @@ def load_exported_session(source: InspectedStore, info: SessionInfo, mask: MaskT
                 pieces=draw_bar(view.kinds, full_tokens),
                 ranges=tuple(_list_ranges(view)),
                 summary=mask(summary) if is_new else "",
+                dropped_lines=dropped_lines,
                 tokens=view.tokens,
             )
         )
@@ -143,6 +147,12 @@ def load_exported_session(source: InspectedStore, info: SessionInfo, mask: MaskT
         messages=tuple(_iterate_messages(source, info, timeline.message_ids, mask)),
         full_tokens=full_tokens,
     )
+
+
+def _list_dropped_lines(before: str, after: str) -> tuple[str, ...]:
+    """Return the lines of the summary ``before`` that ``after`` lacks, but for the first, which tells its size."""
+    kept = set(after.splitlines())
+    return tuple(line for line in before.splitlines()[1:] if line.strip() and line not in kept)
 
 
 def _iterate_views(

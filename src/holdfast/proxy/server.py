@@ -95,8 +95,9 @@ async def serve_proxy(
     taken.
     """
     loaded_configuration = loaded_configuration or load_configuration()
-    limits = loaded_configuration.store.set_limits
-    reopen_store = partial(open_store, store, quota=Quota(**limits))
+    store_settings = loaded_configuration.store
+    quota = Quota(**store_settings.set_limits)
+    reopen_store = partial(open_store, store, quota=quota, blobs=store_settings.blobs)
     with _open_listener(settings) as listener, ExitStack() as cleanup:
         settings = replace(settings, port=listener.getsockname()[1])
         async with open_proxy(

@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.entry_lines import describe_entry_body
 from holdfast.reports.history import find_revoking_entries
 from holdfast.reports.read_backs import RecallCall, select_read_backs
-from holdfast.reports.timeline import Timeline
-from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, NoteEntry, RevokeEntry
+from holdfast.reports.timeline import Timeline, TimelineRequest
+from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry, RevokeEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes
 
@@ -40,6 +41,8 @@ class MessageEvent(Struct, frozen=True):
     """Number of the request that it is about, whose entry ``entry`` is; 0 if it is about none."""
     log_entry: str = ""
     """The entry that tells of it, if that is not ``entry``."""
+    is_superseded: bool = False
+    """Whether a later compaction in force hides the message too, so that undoing this one changes nothing for it."""
 
 
 def read_decision_entries(store: SessionStore, key: str, timeline: Timeline) -> list[Entry]:
@@ -87,20 +90,50 @@ def list_message_events(
     number of system messages at the start of the branch, which no compaction hides, ``capped_note`` is that of
     ``find_capped_note``, and ``recall_calls`` are the session's calls of the recall tool.
     """
-    events = [MessageEvent("said", said.id, said.time_ms, f"said as message #{number}")]
+    events = [_make_said_event(timeline, number, said)]
     if capped_note is not None:
         events += _make_capped_events(capped_note)
     first = next((request for request in timeline.requests if request.messages > number), None)
     if first is not None:
         text = f"first sent in request {first.number:,}"
         events.append(MessageEvent("sent", first.request, first.at, text, request=first.number))
-    later_events = [*_iterate_decision_events(decisions, number, pinned_count)]
+    later_events = _mark_superseded([*_iterate_decision_events(decisions, number, pinned_count)])
     handles = [event.handle for event in events + later_events if event.handle]
     calls = select_read_backs(recall_calls, said.id, handles)
     later_events += _make_read_back_events(calls, timeline)
     order = {entry.id: entry.seq for entry in decisions} | {call.entry: call.seq for call in calls}
     later_events.sort(key=lambda event: order.get(event.log_entry or event.entry, 0))
     return events + later_events
+
+
+def find_answered_request(timeline: Timeline, number: int) -> TimelineRequest | None:
+    """Return the request that message ``number``, one of the assistant, is the answer to; None if there is none."""
+    sent_before = [request for request in timeline.requests if request.messages <= number]
+    # Messages of the same answer stand directly behind what was sent; any other came from somewhere else.
+    return sent_before[-1] if sent_before and sent_before[-1].messages == number else None
+
+
+def _make_said_event(timeline: Timeline, number: int, said: Entry) -> MessageEvent:
+    """Make the event of a message's beginning; that of an answer leads to what the model saw when it said so."""
+    text = f"said as message #{number}"
+    body = said.body
+    if isinstance(body, MessageEntry) and body.sized_message.message.role == "assistant":
+        request = find_answered_request(timeline, number)
+        if request is not None:
+            text += f", in answer to request {request.number:,}: what the model saw"
+            return MessageEvent("said", request.request, said.time_ms, text, request=request.number, log_entry=said.id)
+    return MessageEvent("said", said.id, said.time_ms, text)
+
+
+def _mark_superseded(events: Sequence[MessageEvent]) -> list[MessageEvent]:
+    """Return ``events`` with each reduction marked that a later compaction in force makes void for the message."""
+    marked: list[MessageEvent] = []
+    is_hidden_later = False
+    for event in reversed(events):
+        is_reduction = event.kind in {"reduced", "hidden"}
+        marked.append(replace(event, is_superseded=is_hidden_later) if is_reduction else event)
+        is_hidden_later = is_hidden_later or (event.kind == "hidden" and not event.is_undone)
+    return marked[::-1]
 
 
 def _make_read_back_events(calls: Sequence[RecallCall], timeline: Timeline) -> list[MessageEvent]:
@@ -135,8 +168,6 @@ def _make_capped_events(note: Entry) -> list[MessageEvent]:
 def _iterate_decision_events(decisions: Sequence[Entry], number: int, pinned_count: int) -> Iterator[MessageEvent]:
     undone_ids = find_revoking_entries(decisions)
     touching_ids: set[str] = set()
-    # Whether a compaction that is in force at the end has hidden it: that later ones hide it too is no news.
-    is_hidden = False
     for entry in decisions:
         body = entry.body
         if isinstance(body, RevokeEntry):
@@ -156,8 +187,5 @@ def _iterate_decision_events(decisions: Sequence[Entry], number: int, pinned_cou
                 yield MessageEvent("reduced", entry.id, entry.time_ms, text, edit.saves, handle, is_undone)
         if isinstance(body, CompactionEntry) and pinned_count <= number < body.first_kept:
             touching_ids.add(entry.id)
-            if is_hidden and not is_undone:
-                continue
-            is_hidden = is_hidden or not is_undone
             text = describe_entry_body(body)
             yield MessageEvent("hidden", entry.id, entry.time_ms, text, is_undone=is_undone)

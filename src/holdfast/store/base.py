@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -137,6 +137,7 @@ class BlobItem(Struct, frozen=True):
     name: str
     """Hash of the blob, or the name of the draft, which is not a hash."""
     size: int
+    """Bytes that it takes in its place: fewer than its text has where blobs are compressed."""
     stored_at: float
     """When it was stored last, in seconds since 1970."""
     is_draft: bool = False
@@ -187,6 +188,24 @@ class BlobStore(Protocol):
         """Delete that blob or draft unless it was stored at ``before`` (seconds since 1970) or later; return whether
         it was.
         """
+
+
+class SchemaVersions(Struct, frozen=True):
+    """The schema that a store has, and the newest that this program knows."""
+
+    current: int
+    newest: int
+
+
+@runtime_checkable
+class MigratableStore(Protocol):
+    """What a store has beside its sessions if its schema changes with versions of this program."""
+
+    def get_schema_versions(self) -> SchemaVersions:
+        """Return the versions, without changing anything; raises ``StoreCorrupt`` if the store's is newer than ours."""
+
+    def migrate_schema(self) -> None:
+        """Bring the schema to the newest version, all of it or nothing. Every writer of an older store does so too."""
 
 
 class SessionStore(Protocol):

@@ -24,13 +24,16 @@ def open_store(
     durability: Durability = "process",
     readonly: bool = False,
     quota: Quota | None = None,
+    blobs: str | None = None,
 ) -> SessionStore:
     """Return the store at ``location``: a path, ``sqlite:///path`` (four slashes for an absolute one), ``:memory:``,
     or ``postgresql://user@host/database``.
 
     Nothing is created before the first write. ``durability="power"`` flushes the disk at each commit, on PostgreSQL
     the server's own ``synchronous_commit`` counts; ``readonly`` refuses every write; a write beyond ``quota`` raises
-    ``QuotaExceeded``. Raises ``ConfigError`` for another scheme and for invalid arguments.
+    ``QuotaExceeded``. ``blobs`` is where a store in a file that has no texts yet puts them, if not beside itself: in a
+    folder of its own at ``s3://BUCKET/PREFIX``. A store keeps the place that it has. Raises ``ConfigError`` for another
+    scheme and for invalid arguments.
     """
     # Imported here so that ``import holdfast`` loads no database module.
     from holdfast.store.base import Quota
@@ -41,11 +44,13 @@ def open_store(
         ConfigError,
         location=(location, str | os.PathLike),
         quota=(quota, Quota | None),
+        blobs=(blobs, str | None),
     )
     limits = quota or Quota()
     place = os.fspath(location)
     scheme = _SCHEME.match(place)
     if is_database_url(place):
+        # The texts of a server are in its tables.
         return _open_postgres(place, readonly=readonly, quota=limits)
     if scheme is not None:
         place = _get_sqlite_path(scheme, place)
@@ -63,6 +68,7 @@ def open_store(
         durability=durability,
         readonly=readonly,
         quota=limits,
+        blobs=blobs or None,
     )
 
 

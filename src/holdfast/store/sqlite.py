@@ -1,6 +1,6 @@
 """A store in one SQLite file: write-ahead log, one writer at a time, readable meanwhile.
 
-The file, its ``.blobs`` and its ``.locks`` belong together.
+The file, its ``.blobs`` and its ``.locks`` belong together. The blobs may be in object storage instead.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 from holdfast.errors import StoreCorrupt, StoreError
 from holdfast.state.entries import Entry, EntryBody
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
-from holdfast.store.base import MessageDecoder, ProgressCallback, Quota, SessionInfo
+from holdfast.store.base import BlobStore, MessageDecoder, ProgressCallback, Quota, SchemaVersions, SessionInfo
+from holdfast.store.blobs.blob_place import choose_blob_store
 from holdfast.store.blobs.blob_total import add_session_bytes
-from holdfast.store.blobs.blobs import FileBlobStore
 from holdfast.store.locks import hold_session_lock
 from holdfast.store.search import index as indexing
 from holdfast.store.search.search import get_searchable_text, is_searchable_entry
 from holdfast.store.sql.database import Durability, SqliteFile
+from holdfast.store.sql.migrations import MIGRATIONS, get_schema_version
 from holdfast.store.sql.rows import (
     ROW_COLUMNS,
     WIRE_ONLY_COLUMNS,
@@ -116,7 +117,9 @@ _LAST_CHARACTER = "\U0010ffff"
 class SqliteStore(TreeStore):
     """A store in the file at ``path``, used by one thread at a time.
 
-    ``wire_decoders`` decode the wire bytes of messages, by API (default: all that this version has).
+    ``blobs`` is where they go if it has none yet, as ``s3://BUCKET/PREFIX``, or a store of blobs with its own quota
+    (default: where they are, or beside the file). ``wire_decoders`` decode the wire bytes of
+    messages, by API (default: all that this version has).
     """
 
     def __init__(
@@ -126,11 +129,14 @@ class SqliteStore(TreeStore):
         durability: Durability = "process",
         readonly: bool = False,
         quota: Quota = Quota(),
+        blobs: BlobStore | str | None = None,
         wire_decoders: MessageDecoders | None = None,
         clock: Callable[[], int] = get_time_ms,
     ) -> None:
         self._file = SqliteFile(path, durability, readonly=readonly)
-        super().__init__(FileBlobStore(self._file.get_sibling_path(".blobs"), quota), clock)
+        if blobs is None or isinstance(blobs, str):
+            blobs = choose_blob_store(self._file.get_sibling_path(".blobs"), blobs, quota)
+        super().__init__(blobs, clock)
         self._locks = self._file.get_sibling_path(".locks")
         self._decoders = wire_decoders
         self._quota = quota.session_bytes
@@ -161,6 +167,17 @@ class SqliteStore(TreeStore):
             subject = f"entry {finding.entry_id}: " if finding.entry_id else ""
             lines.append(f"{subject}{finding.problem}: {finding.action}")
         return lines
+
+    def get_schema_versions(self) -> SchemaVersions:
+        """Return the version of the file's schema, and the newest; a store without a file has the newest."""
+        with self._read_transaction():
+            current = get_schema_version(self._file.db, str(self._file.file))
+        return SchemaVersions(current, len(MIGRATIONS))
+
+    def migrate_schema(self) -> None:
+        """Bring the file to the newest schema in one transaction."""
+        with self._write_transaction():
+            pass  # opening the file for writing migrates it
 
     def close(self) -> None:
         """Close the file."""

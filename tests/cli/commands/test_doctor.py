@@ -12,9 +12,11 @@ import pytest
 
 from holdfast.cli.commands import doctor
 from holdfast.cli.files.user_paths import explain_unwritable_store
+from holdfast.errors import StoreError
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.planning.settings_check import get_setting, list_setting_names
+from holdfast.store.open_store import open_store
 
 
 def get_states(result) -> dict[str, str]:
@@ -233,7 +235,9 @@ def test_doctor_reports_each_configuration_file_once(run, home):
 def test_doctor_reports_the_http_libraries_of_the_proxy(missing, runs_with, state, monkeypatch):
     """A missing optional library is a note, not a fault, that explains a slower proxy."""
     monkeypatch.setattr(doctor, "find_spec", lambda name: None if name in missing else name)
-    (check,) = [candidate for candidate in doctor._run_checks(None, quiet=True) if candidate.subject == "relay"]
+    (check,) = [
+        candidate for candidate in doctor._run_checks(None, online=False, quiet=True) if candidate.subject == "relay"
+    ]
     assert check.state == state
     assert check.text.startswith(f"the proxy runs with {runs_with}")
 
@@ -247,3 +251,20 @@ def test_doctor_reports_a_disk_that_is_nearly_full(run, monkeypatch):
     result = run("doctor", "--json")
     assert get_states(result)["disk"] == "wrong"
     assert result.exit_code == 1
+
+
+def test_doctor_names_the_place_of_texts_elsewhere(run, home, monkeypatch):
+    """Texts in object storage are named; with ``--online`` the server is asked, and one that is silent is a fault."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-word")
+    monkeypatch.setattr("holdfast.store.blobs.object_location.MAX_RETRIES", 0)
+    path = home / "store" / "holdfast.db"
+    with open_store(path, blobs="s3://bucket/x?endpoint=http://127.0.0.1:9&region=us-east-1") as store:
+        store.create_session("one")
+        with pytest.raises(StoreError):
+            store.blobs.store_content("text")
+    assert "in s3://bucket/x/" in run("doctor").stdout
+    (check,) = doctor._check_blob_place(path, online=True)  # the whole command would ask other servers too
+    assert check.state == "wrong"
+    assert "does not answer" in check.text
+    assert "secret-word" not in check.text

@@ -41,6 +41,7 @@ def test_store_content_writes_one_private_file(tmp_path: Path) -> None:
     nothing beside it.
     """
     FileBlobStore(tmp_path / "blobs").store_content("text")
+    assert [item.size for item in FileBlobStore(tmp_path / "blobs").iter_items()] == [4]
     created = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
     assert created == [get_blob_path(tmp_path / "blobs", "text")]
     assert stat.S_IMODE(created[0].stat().st_mode) == 0o600

@@ -13,10 +13,10 @@ from postgres_server import PostgresServer
 from sample_entries import SAMPLE_KEY, list_ids, make_message_chain
 
 from holdfast.errors import StoreLocked
+from holdfast.store.base import MigratableStore
 from holdfast.store.open_store import open_store
 from holdfast.store.postgres import schema
 from holdfast.store.postgres.database import Connection
-from holdfast.store.postgres.store import migrate_store
 
 STEPS = schema.MIGRATIONS
 OLD_VERSION = len(STEPS) - 1
@@ -33,6 +33,15 @@ def use_program(monkeypatch: pytest.MonkeyPatch, steps: tuple[Callable[[Connecti
     with monkeypatch.context() as other:
         other.setattr(schema, "MIGRATIONS", steps)
         yield
+
+
+def migrate_store(url: str) -> tuple[int, int]:
+    """Migrate a store as the command does; return the versions before and after it."""
+    with open_store(url) as store:
+        assert isinstance(store, MigratableStore)
+        before = store.get_schema_versions()
+        store.migrate_schema()
+        return before.current, store.get_schema_versions().current
 
 
 def use_older_program(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[None]:

@@ -61,6 +61,8 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
 from holdfast.reports.session_list import format_age
 from holdfast.store.base import SessionInfo, SessionStore
+from holdfast.store.blobs.blob_place import read_blob_location
+from holdfast.store.blobs.object_location import parse_object_location
 from holdfast.store.location import find_store_file, locate_store
 from holdfast.store.open_store import open_store
 
@@ -110,7 +112,7 @@ def doctor_command(ctx: click.Context, store: str | None, *, online: bool, verbo
     """
     unreadable: list[UnreadableSessions] = []
     checks = [
-        *_run_checks(store, quiet=as_json),
+        *_run_checks(store, online=online, quiet=as_json),
         *_check_session_tools(unreadable),
         *_check_clients(online=online),
     ]
@@ -126,9 +128,9 @@ def doctor_command(ctx: click.Context, store: str | None, *, online: bool, verbo
         ctx.exit(EXIT_WRONG)
 
 
-def _run_checks(store: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
+def _run_checks(store: str | None, *, online: bool, quiet: bool) -> Iterator[DoctorCheck]:
     yield _check_python()
-    yield from _check_store(store, quiet=quiet)
+    yield from _check_store(store, online=online, quiet=quiet)
     yield from _check_configuration()
     yield _check_extra("exact tokenizer", "bpe_openai", "replay counts with our own estimate")
     yield _check_extra("mcp", "mcp", "holdfast mcp cannot run", "mcp")
@@ -146,7 +148,7 @@ def _check_python() -> DoctorCheck:
     return DoctorCheck("version", "ok", text)
 
 
-def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
+def _check_store(option: str | None, *, online: bool, quiet: bool) -> Iterator[DoctorCheck]:
     """Yield the store's location, whether it can be read, and whether other users could read it too."""
     place = locate_store(option)
     try:
@@ -174,6 +176,7 @@ def _check_store(option: str | None, *, quiet: bool) -> Iterator[DoctorCheck]:
         f"{place.name} ({place.origin}), {format_count(count, 'session')}, {path.stat().st_size:,} bytes",
     )
     yield _check_permissions(path)
+    yield from _check_blob_place(path, online=online)
     yield from _check_entries(place.url, quiet=quiet)
 
 
@@ -220,6 +223,24 @@ def _describe_session_damage(store: SessionStore, info: SessionInfo) -> str:
     # The first problem is shown without its own remedy, because repair is the remedy for all of them.
     first = problems[0].partition(";")[0]
     return f"{len(problems):,} of {info.entry_count:,} cannot be read: {first}; run holdfast repair to set them aside"
+
+
+def _check_blob_place(path: Path, *, online: bool) -> Iterator[DoctorCheck]:
+    """Yield where the texts of the store are, if not beside its file, and whether they can be reached."""
+    try:
+        location = read_blob_location(path.with_name(f"{path.name}.blobs"))
+        if location is None:
+            return
+        name = parse_object_location(location).name
+        if not online:
+            yield DoctorCheck("texts", "ok", f"in {name} (not asked; --online asks)")
+            return
+        with open_store(path, readonly=True) as there:
+            there.blobs.has_blob("0" * 64)
+    except EXPECTED_ERRORS as error:
+        yield DoctorCheck("texts", "wrong", describe_error(error))
+    else:
+        yield DoctorCheck("texts", "ok", f"in {name}, which answers")
 
 
 def _check_permissions(path: Path) -> DoctorCheck:

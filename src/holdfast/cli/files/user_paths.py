@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -17,6 +17,9 @@ from holdfast.store.base import Quota, SessionStore
 from holdfast.store.location import STORE_VARIABLE, find_store_file, hide_password, locate_store
 from holdfast.store.open_store import expand_home, open_store
 from holdfast.store.private_files import is_existing_path
+
+if TYPE_CHECKING:
+    from holdfast.config import StoreSettings
 
 store_option = click.option(
     "--store",
@@ -84,15 +87,16 @@ def _find_existing_ancestor(path: Path) -> Path:
 
 @contextmanager
 def open_named_store(option: str | None, *, readonly: bool = False) -> Iterator[SessionStore]:
-    """Open the store that ``option`` names, with the quota of ``holdfast.toml``, and close it at the end.
+    """Open the store that ``option`` names, with the settings of ``holdfast.toml``, and close it at the end.
 
     If a session is asked for and there is no store at all, the ``UnknownId`` says so.
     """
     where = locate_store(option).url
+    settings = load_store_settings()
     # A reader stores nothing, so it needs no quota.
-    quota = None if readonly else _load_store_quota()
+    quota = None if readonly else Quota(**settings.set_limits)
     try:
-        with open_store(where, readonly=readonly, quota=quota) as store:
+        with open_store(where, readonly=readonly, quota=quota, blobs=settings.blobs) as store:
             yield store
     except UnknownId as error:
         why = describe_missing_store(option)
@@ -109,11 +113,11 @@ def suggest_export_for_session(word: str) -> str:
     return ""
 
 
-def _load_store_quota() -> Quota:
-    """Return the configured limits of a store's size."""
+def load_store_settings() -> StoreSettings:
+    """Return the configured limits of a store, and where its blobs are."""
     from holdfast.config import load_configuration
 
-    return Quota(**load_configuration().store.set_limits)
+    return load_configuration().store
 
 
 class SessionTool(NamedTuple):

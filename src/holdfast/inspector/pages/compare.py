@@ -110,7 +110,7 @@ def load_compare_page(
 ) -> ComparePage:
     """Load the page of a session. Without a choice it has the defaults, and the newest result of the session."""
     timeline = source.load_timeline(info)
-    choice = given or make_default_choice(source, info)
+    choice = given or make_default_choice(source, info, timeline.window)
     outcome: ComparisonOutcome | None = None
     if given is None:
         outcome = source.comparisons.find_newest_outcome(info.key)
@@ -139,8 +139,12 @@ def load_compare_page(
     )
 
 
-def make_default_choice(source: InspectedStore, info: SessionInfo) -> ComparisonChoice:
-    """Return what ``holdfast replay --model MODEL`` would take, with the policies that tell most."""
+def make_default_choice(source: InspectedStore, info: SessionInfo, requests_window: int) -> ComparisonChoice:
+    """Return what ``holdfast replay --model MODEL`` would take, with the policies that tell most.
+
+    If the requests were made for a smaller window, ``requests_window`` (0 if not known), it is that one: in a larger
+    one the policies do not meet what happened in the session.
+    """
     model = list_models(source, info)[0]
     catalog = source.configuration.catalog
     window = DEFAULT_WINDOW
@@ -149,6 +153,8 @@ def make_default_choice(source: InspectedStore, info: SessionInfo) -> Comparison
         recorded_limits = use_recorded_window(target, info.recorded_window).limits
         if recorded_limits != target.limits:
             window = recorded_limits.window
+    if requests_window:
+        window = min(window, requests_window)
     return ComparisonChoice(PRESELECTED_POLICIES, str(window), model)
 
 

@@ -8,9 +8,11 @@ from holdfast.errors import HoldfastError, UnknownId
 from holdfast.inspector.charts import Piece, draw_bar
 from holdfast.inspector.pages.timeline import get_page_of_request
 from holdfast.inspector.sources import InspectedStore
+from holdfast.reports.message_events import find_answered_request
 from holdfast.reports.request_view import DecisionInForce, HiddenMessages, RequestView, ShownMessage, load_request_view
-from holdfast.reports.timeline import TimelineRequest, read_request_contents
+from holdfast.reports.timeline import Timeline, TimelineRequest, read_request_contents
 from holdfast.state.cache_misses import describe_cache_miss
+from holdfast.state.entries import MessageEntry
 from holdfast.store.base import SessionInfo
 
 ITEMS_PER_PAGE = 200
@@ -39,6 +41,8 @@ class RequestPage(Struct, frozen=True):
     cached_share: float | None
     cache_miss: str
     """Why less was read from the cache than could have been, in a sentence; empty if it is not so, or not known."""
+    answer: int | None
+    """Number of the message that is its answer; None if the log has none."""
     message_ids: tuple[str, ...]
     """Ids of the entries of the conversation's messages, by number."""
 
@@ -85,8 +89,19 @@ def load_request_page(source: InspectedStore, info: SessionInfo, name: str, page
         earlier_decisions=tuple(decision for decision in view.decisions if decision.entry not in made_for_it),
         cached_share=usage.cache_read / usage.input if usage.input else None,
         cache_miss=_describe_cache_miss(source, info, request, previous),
+        answer=_find_answer(source, info, request, timeline),
         message_ids=timeline.message_ids,
     )
+
+
+def _find_answer(source: InspectedStore, info: SessionInfo, request: TimelineRequest, timeline: Timeline) -> int | None:
+    """Return the number of the message that answers ``request``; None where there is none, as after a refusal."""
+    number = request.messages
+    if number >= len(timeline.message_ids) or find_answered_request(timeline, number) != request:
+        return None
+    body = source.store.get_entry(info.key, timeline.message_ids[number]).body
+    is_answer = isinstance(body, MessageEntry) and body.sized_message.message.role == "assistant"
+    return number if is_answer else None
 
 
 def _describe_cache_miss(

@@ -169,6 +169,11 @@ def split_plain_text(text: str, reach: int) -> tuple[Sentence, ...]:
     return tuple(sentences)
 
 
+def has_rule_words(text: str) -> bool:
+    """Return whether ``text`` has a word by which a sentence is taken for a rule or a decision ("never", "must")."""
+    return _RULE_WORDS.search(text) is not None
+
+
 def _classify_sentence(piece: str) -> SentenceKind:
     if _RULE_WORDS.search(piece) or _LABEL.match(piece):
         return SentenceKind.RULE

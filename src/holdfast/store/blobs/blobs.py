@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import RLock
 from typing import NamedTuple
 
-from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, UnknownId
+from holdfast.errors import StoreCorrupt, StoreError, StoreReadOnly, StoreReplaced, UnknownId
 from holdfast.store.base import BlobItem, Quota
 from holdfast.store.blobs.blob_total import BLOB_QUOTA_ADVICE, BlobTotal, check_quota
 from holdfast.store.blobs.text_pages import (
@@ -41,7 +41,9 @@ from holdfast.store.private_files import (
 
 MAX_TEXT_INDEXES = 64
 """Number of text indexes kept in memory. The index of a text of 100 MB takes 50 kB, so all of them take a few MB."""
-_HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
+LOCATION_FILE = "location"
+"""File among the blobs of a store's file that says that they are elsewhere (``blob_place``)."""
+HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 _DRAFT_PATTERN = re.compile(r"[0-9a-f]{2}/\.[0-9a-f]{16}\.tmp\Z")
 
 
@@ -54,7 +56,7 @@ def encode_blob(content: str | bytes) -> bytes:
 
 def check_hash(hash_: str) -> str:
     """Return ``hash_`` if it is 64 lower-case hexadecimal digits; raises ``UnknownId`` otherwise."""
-    if not _HASH_PATTERN.match(hash_):
+    if not HASH_PATTERN.match(hash_):
         msg = f"{hash_[:80]!r} is not a blob hash (64 digits 0-9a-f); copy it from the record that names the blob"
         raise UnknownId(msg)
     return hash_
@@ -79,6 +81,9 @@ class FileBlobStore:
         hash_, length = hash_content(content)
         if self._refused:
             raise StoreReadOnly(self._refused)
+        if (self.root / LOCATION_FILE).exists():
+            msg = f"another process has put the texts of this store elsewhere than in {self.root}; open the store again"
+            raise StoreReplaced(msg)
         path = self._get_blob_path(hash_)
         try:
             make_directory(path.parent)
@@ -153,7 +158,7 @@ class FileBlobStore:
     def iter_hashes(self) -> Iterator[str]:
         """Yield the hash of every blob, in no particular order."""
         for path in self.root.glob("??/*"):
-            if _HASH_PATTERN.match(path.parent.name + path.name):
+            if HASH_PATTERN.match(path.parent.name + path.name):
                 yield path.parent.name + path.name
 
     def remove_blob(self, hash_: str) -> None:
@@ -168,7 +173,7 @@ class FileBlobStore:
                 continue
             hash_ = path.parent.name + path.name
             draft_name = f"{path.parent.name}/{path.name}"
-            if _HASH_PATTERN.match(hash_):
+            if HASH_PATTERN.match(hash_):
                 yield BlobItem(hash_, file_stat.st_size, file_stat.st_mtime)
             elif _DRAFT_PATTERN.match(draft_name):
                 yield BlobItem(draft_name, file_stat.st_size, file_stat.st_mtime, is_draft=True)

@@ -14,14 +14,14 @@ from typing import Any
 from holdfast.errors import LogConflict, StoreCorrupt, StoreError
 from holdfast.state.entries import Entry, EntryBody
 from holdfast.state.lazy_entries import LazyEntries, LazyEntry
-from holdfast.store.base import MessageDecoder, ProgressCallback, Quota, SessionInfo
+from holdfast.store.base import MessageDecoder, ProgressCallback, Quota, SchemaVersions, SessionInfo
 from holdfast.store.blobs.blob_total import add_session_bytes
+from holdfast.store.postgres import schema
 from holdfast.store.postgres.blobs import PostgresBlobStore
 from holdfast.store.postgres.changes import NOTIFY, ChangeListener
 from holdfast.store.postgres.database import Connection, PostgresDatabase, Row, StoredSession
 from holdfast.store.postgres.leases import LEASE_SECONDS, SessionLeases
 from holdfast.store.postgres.location import parse_postgres_location
-from holdfast.store.postgres.schema import find_tables, make_partitions, migrate_schema, prepare_writing
 from holdfast.store.postgres.search import SEARCH_SCHEMA_VERSION, find_candidate_seqs, get_indexed_seq, index_texts
 from holdfast.store.search.index import INDEX_BATCH_CHARS
 from holdfast.store.search.search import get_searchable_text, is_searchable_entry
@@ -125,6 +125,26 @@ class PostgresStore(TreeStore):
         self._decoders = wire_decoders
         self._quota = quota.session_bytes
 
+    def get_schema_versions(self) -> SchemaVersions:
+        """Return the version of the tables, 0 without any, and the newest."""
+        with self._read_transaction():
+            return SchemaVersions(self._schema_version, len(schema.MIGRATIONS))
+
+    def migrate_schema(self) -> None:
+        """Bring the tables to the newest version step by step, and make the next partitions.
+
+        Others go on reading and writing meanwhile, also programs of the version before.
+        """
+        location = self._location
+
+        def migrate(connection: Connection) -> None:
+            _, self._schema_version = schema.migrate_schema(connection, location.schema, location.name)
+            schema.make_partitions(connection, location.schema)
+
+        # On a connection of its own: the tables need not be as a writer of this version wants them.
+        with closing(PostgresDatabase(location, lambda _: True, migrate)) as database:
+            database.require_writable()
+
     def hold_lease(self, key: str) -> AbstractContextManager[None]:
         """Hold the session's lease, a row with a fence: see ``leases``."""
         return self._leases.hold(_replace_unstorable(key))
@@ -146,11 +166,11 @@ class PostgresStore(TreeStore):
         self._database.close()
 
     def _find_tables(self, connection: Connection) -> bool:
-        self._schema_version = find_tables(connection, self._location.schema, self._location.name)
+        self._schema_version = schema.find_tables(connection, self._location.schema, self._location.name)
         return self._schema_version > 0
 
     def _prepare_writing(self, connection: Connection) -> None:
-        self._schema_version = prepare_writing(connection, self._location.schema, self._location.name)
+        self._schema_version = schema.prepare_writing(connection, self._location.schema, self._location.name)
 
     def _read_transaction(self) -> AbstractContextManager[None]:
         return self._database.read_transaction()
@@ -504,21 +524,3 @@ def _get_prefix_bounds(prefix: str) -> tuple[str, str]:
     """Return lower and upper bound of all texts that begin with ``prefix``."""
     storable_prefix = _replace_unstorable(prefix)
     return storable_prefix, storable_prefix + _LAST_CHARACTER
-
-
-def migrate_store(url: str) -> tuple[int, int]:
-    """Bring the tables of the store at ``url`` to the newest version, and make the next partitions.
-
-    Returns the old and the new version; the old one is 0 if there were no tables.
-    """
-    location = parse_postgres_location(url)
-    versions: list[tuple[int, int]] = []
-
-    def migrate(connection: Connection) -> None:
-        versions.append(migrate_schema(connection, location.schema, location.name))
-        make_partitions(connection, location.schema)
-
-    database = PostgresDatabase(location, lambda _: True, migrate)
-    with closing(database):
-        database.require_writable()
-    return versions[-1]
