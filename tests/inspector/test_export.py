@@ -84,6 +84,18 @@ def test_secrets_are_masked_wherever_they_stand(configuration, secret):
     assert f"before {MASK} after" in page
 
 
+@pytest.mark.parametrize("length", range(20, 160, 4))
+def test_a_secret_that_a_line_cuts_is_masked(configuration, length):
+    """What happened before a request is told on one line, which may end within a key."""
+    bodies = [
+        say("user", Text("hello")),
+        FailureEntry("summary", "a " * (length // 2) + SECRETS[1]),
+        RequestEntry("digest", 1),
+    ]
+    page = unescape(export(make_source(configuration, bodies), mask_secrets))
+    assert "ghp_A" not in page
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
@@ -135,7 +147,7 @@ def test_masking_takes_time_in_proportion_to_the_text(piece):
     text = piece * (500_000 // len(piece))
     start = time.process_time()
     mask_secrets(text)
-    assert time.process_time() - start < 30
+    assert time.process_time() - start < 10
 
 
 @given(st.text())

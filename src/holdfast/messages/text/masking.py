@@ -27,6 +27,10 @@ _SECRET_PATTERNS = (
         r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
         r"[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
     ),
+    # The beginning of such a key, where a text was cut to one line.
+    _START
+    + r"(?:sk-|gh[pousr]_|github_pat_|glpat-|xox[a-z]-|xapp-|AIza|A[A-Z]{3}[A-Z0-9]|[rs]k_|npm_|hf_|eyJ)"
+    + r"[A-Za-z0-9_.-]{1,1000}…",
     # What stands after a name that says so, or in an address before the host.
     r"(?i:(?<=bearer )\s{0,9}[A-Za-z0-9._~+/=-]{12,})",
     r"""(?i:(?<=cookie: )[^\r\n"'\\]{8,4000})""",
