@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 from html import unescape
 
 import pytest
@@ -83,6 +84,18 @@ def test_secrets_are_masked_wherever_they_stand(configuration, secret):
     assert f"before {MASK} after" in page
 
 
+@pytest.mark.parametrize("length", range(20, 160, 4))
+def test_a_secret_that_a_line_cuts_is_masked(configuration, length):
+    """What happened before a request is told on one line, which may end within a key."""
+    bodies = [
+        say("user", Text("hello")),
+        FailureEntry("summary", "a " * (length // 2) + SECRETS[1]),
+        RequestEntry("digest", 1),
+    ]
+    page = unescape(export(make_source(configuration, bodies), mask_secrets))
+    assert "ghp_A" not in page
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
@@ -91,6 +104,19 @@ def test_secrets_are_masked_wherever_they_stand(configuration, secret):
         ("DB_PASSWORD='s3cr3t-word'", f"DB_PASSWORD='{MASK}'"),
         ("Authorization: Bearer abcdef0123456789", f"Authorization: Bearer {MASK}"),
         ("postgres://user:secret@host/db", f"postgres://{MASK}@host/db"),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG", f"AWS_SECRET_ACCESS_KEY={MASK}"),
+        ("DB_PASSWORD=12345678", f"DB_PASSWORD={MASK}"),
+        ('password="two words, and more"', f'password="{MASK}"'),
+        (r'"password": "ab\"cdefgh", "user"', f'"password": "{MASK}", "user"'),
+        (r"{\"password\": \"hunter22\", \"user\"}", rf"{{\"password\": \"{MASK}\", \"user\"}}"),
+        (r"A=1\nsk-ant-api03-AbCdEfGhIjKlMnOpQrStUv", rf"A=1\n{MASK}"),
+        (r"A=1\tAKIAIOSFODNN7EXAMPLE\n", rf"A=1\t{MASK}\n"),
+        (r"TOKEN=abcdef123\nHOME=/root", rf"TOKEN={MASK}\nHOME=/root"),
+        ("?api_key=abcdef12345&x=1", f"?api_key={MASK}&x=1"),
+        ("Authorization: Basic dXNlcjpwYXNz", f"Authorization: Basic {MASK}"),
+        ("Cookie: session=abcdef; theme=dark", f"Cookie: {MASK}"),
+        ("redis://:hunter2@host:6379", f"redis://{MASK}@host:6379"),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nb3\n-----END PGP PRIVATE KEY BLOCK-----", MASK),
         ("input_tokens: 128000", "input_tokens: 128000"),
         ("The password is checked by the server.", "The password is checked by the server."),
         ("https://example.org:8080/path", "https://example.org:8080/path"),
@@ -99,6 +125,29 @@ def test_secrets_are_masked_wherever_they_stand(configuration, secret):
 def test_what_is_a_secret(text, masked):
     """What is assigned to a telling name is masked; counts of tokens and plain sentences are not."""
     assert mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a.",
+        "a1",
+        "aB3/",
+        "password",
+        "token_",
+        "-eyJ",
+        "eyJaaaaaaaa.",
+        "://a:b",
+        "-----BEGIN PRIVATE KEY",
+        "password='",
+    ],
+)
+def test_masking_takes_time_in_proportion_to_the_text(piece):
+    """A long line, such as base64 or packed code, holds up neither an export nor the requests that telemetry masks."""
+    text = piece * (500_000 // len(piece))
+    start = time.process_time()
+    mask_secrets(text)
+    assert time.process_time() - start < 10
 
 
 @given(st.text())

@@ -182,6 +182,32 @@ def test_a_file_that_is_no_session_is_an_error_of_the_command(tmp_path, store_ur
     assert said in text
 
 
+def test_an_inspector_ends_quietly_while_a_page_follows_a_session(store_url):
+    """^C ends it within seconds and without a word of the server's, although a browser still listens for changes."""
+    with start("long", "--store", store_url) as (process, url):
+        with urllib.request.urlopen(url.replace("/session?", "/changes?"), timeout=WAIT_SECONDS) as changes:
+            changes.readline()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=WAIT_SECONDS)
+        assert "Traceback" not in said
+        assert "Exception" not in said
+        assert process.returncode in {0, 130}
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", ""])
+def test_an_origin_that_is_no_address_is_refused(inspected, origin):
+    """A header of any form is refused, and is no fault of the server."""
+    assert inspected.request("/", Origin=origin).status == 403
+
+
+def test_a_form_is_not_read_beyond_its_longest(inspected):
+    """A form of a gigabyte is refused without being kept in memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    answer = inspected.request("/undo", method="POST", body=(b"x" * 65_536 for _ in range(4_000)))
+    assert answer.status == 403
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000
+
+
 @pytest.mark.parametrize(
     "page",
     [

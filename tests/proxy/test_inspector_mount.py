@@ -44,6 +44,7 @@ def serve_proxy_process(store, **environment):
             connection.close()
             return answer, text
 
+        ask.address, ask.process = address, process
         try:
             yield ask
         finally:
@@ -120,3 +121,16 @@ def test_a_proxy_with_a_token_asks_for_it_once(store_path):
         assert "SameSite=strict" in cookie
         assert "Path=/inspect" in cookie
         assert "A slow server" in ask("/inspect/", Cookie=cookie.partition(";")[0])[1]
+
+
+def test_a_proxy_ends_while_a_page_follows_a_session(store_path):
+    """A browser that listens for changes holds up the end no longer than a second: it is no answer of a provider."""
+    with serve_proxy_process(store_path) as ask:
+        connection = http.client.HTTPConnection(ask.address, timeout=30)
+        connection.request("GET", "/inspect/changes?id=one")
+        connection.getresponse().readline()
+        start = time.monotonic()
+        ask.process.terminate()
+        ask.process.wait(40)
+        assert time.monotonic() - start < 10
+        connection.close()

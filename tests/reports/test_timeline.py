@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -302,3 +303,15 @@ def test_a_pause_is_marked_if_the_cache_did_not_outlive_it():
         assert (first.pause_seconds, first.answer_seconds) == (None, 3.0)
         assert (second.pause_seconds, second.answer_seconds) == (seconds, 0.5)
         assert [mark.kind for mark in second.marks] == ["pause"] * is_marked
+
+
+def test_a_timeline_takes_time_in_proportion_to_the_log():
+    """The requests of a day with very many compactions are as quick to show as others."""
+    bodies = []
+    for number in range(25_000):
+        bodies += [CompactionEntry(number), RequestEntry("d", number, MODEL), AnswerEntry("d", Usage(2_000, 1))]
+    entries = [Entry(str(index), None, body) for index, body in enumerate(bodies)]
+    start = time.process_time()
+    requests = build_timeline(entries, SessionInfo("one"), load_shipped_catalog()).requests
+    assert time.process_time() - start < 4
+    assert requests[-1].first_kept == 24_999

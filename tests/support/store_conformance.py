@@ -118,6 +118,8 @@ class SessionStoreRules(CopyRules, ImportRules, SearchRules, QuotaRules):
             r"\.role`": MessageEntry(SizedMessage(Message("boss", (Text("work"),)))),  # type: ignore[arg-type]
             "input": AnswerEntry("basis", Usage(input="many")),  # type: ignore[arg-type]
             "object": NoteEntry("remark", data={"of": object()}),
+            # No request could be built with it, so every later read would fail.
+            r"\.keep`": CompactionEntry(-1),
         }
         with self.open(tmp_path) as store:
             store.import_entries(SAMPLE_KEY, make_message_chain("a"))

@@ -7,7 +7,7 @@ restore that a form asks for.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hmac import compare_digest
 from secrets import token_urlsafe
@@ -59,13 +59,19 @@ MAX_QUERY = 2_000
 """Characters of a parameter; no id or search is longer, and no page has to show more."""
 
 
-def make_inspector_app(source: InspectedStore, root_path: str = "", *, is_for_this_machine: bool = True) -> Starlette:
+def make_inspector_app(
+    source: InspectedStore,
+    root_path: str = "",
+    *,
+    is_for_this_machine: bool = True,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Starlette:
     """Make the application that shows ``source``; ``root_path`` is where it is mounted.
 
     With ``is_for_this_machine`` it answers under names of this machine alone. Without, whoever mounts it must find out
-    who asks.
+    who asks. Once ``is_stopping``, answers that follow a session come to their end.
     """
-    pages = InspectorPages(source, PageWriter(root_path, source.name))
+    pages = InspectorPages(source, PageWriter(root_path, source.name), is_stopping)
     routes = [
         Route("/", pages.show_sessions, name="sessions"),
         Route("/session", pages.show_timeline),
@@ -122,9 +128,17 @@ def explain_refusal(host: str, origin: str | None, *, is_for_this_machine: bool 
     """Return why a request with these headers is refused, or ``""`` if it comes from a page of ours."""
     if is_for_this_machine and not is_loopback_host(_parse_name(f"//{host}")):
         return f"host {host[:100]!r} is not this machine; use the address that holdfast inspect printed"
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and _parse_place(origin) != host:
         return f"the page {origin[:100]!r} may not use the inspector"
     return ""
+
+
+def _parse_place(url: str) -> str:
+    """Return the host and port in ``url``; an empty text if it is no address."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return ""
 
 
 def _parse_name(url: str) -> str:
@@ -137,9 +151,10 @@ def _parse_name(url: str) -> str:
 class InspectorPages:
     """The pages. Each method answers one address."""
 
-    def __init__(self, source: InspectedStore, writer: PageWriter) -> None:
+    def __init__(self, source: InspectedStore, writer: PageWriter, is_stopping: Callable[[], bool]) -> None:
         self._source = source
         self._writer = writer
+        self._is_stopping = is_stopping
         self._sessions = SessionList(source)
         self.form_token = token_urlsafe(16)
         """Stands in every form, so that no other page can send one."""
@@ -288,7 +303,7 @@ class InspectorPages:
         yield b": following\n\n"
         running = self._source.comparisons.get_running()
         shown_number: int | None = 0 if running is None else running.number
-        while True:
+        while not self._is_stopping():
             running = self._source.comparisons.get_running()
             if running is not None and running.number == shown_number:
                 share = running.progress.done / max(1, running.progress.total)
@@ -366,7 +381,7 @@ class InspectorPages:
     async def _iterate_changes(self, key: str) -> AsyncIterator[bytes]:
         version = await self._read_version(key)
         yield b": following\n\n"
-        while True:
+        while not self._is_stopping():
             await sleep(FOLLOW_SECONDS)
             newest_version = await self._read_version(key)
             if newest_version != version:
@@ -428,8 +443,13 @@ def _get_parameter(request: Request, name: str) -> str:
 
 
 async def _read_form(request: Request) -> dict[str, list[str]]:
-    """Return the fields of a form; each may have several values."""
-    return parse_qs((await request.body())[:MAX_QUERY].decode("utf-8", "replace"))
+    """Return the fields of a form; each may have several values. What is beyond a form of ours is not read."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece[: MAX_QUERY - len(body)]
+        if len(body) >= MAX_QUERY:
+            break
+    return parse_qs(body.decode("utf-8", "replace"))
 
 
 def _get_field(form: Mapping[str, Sequence[str]], name: str) -> str:

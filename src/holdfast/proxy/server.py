@@ -111,7 +111,8 @@ async def serve_proxy(
         ) as app:
             # Late, since the store may have been replaced by then.
             cleanup.callback(lambda: app.resources.store.close())  # noqa: PLW0108 -- the one that is in use then
-            inspector = partial(_make_inspector, app, store, loaded_configuration, cleanup)
+            stop = stop or Event()
+            inspector = partial(_make_inspector, app, store, loaded_configuration, cleanup, stop.is_set)
             server = _ProxyServer(_make_server_config(InspectorMount(app, settings, inspector), settings))
             async with create_task_group() as tasks:
                 tasks.start_soon(server.serve, [listener])
@@ -120,7 +121,7 @@ async def serve_proxy(
                 async with create_task_group() as settings_tasks:
                     if changes is not None:
                         settings_tasks.start_soon(_apply_changes, changes, app, settings, server)
-                    await (stop or Event()).wait()
+                    await stop.wait()
                     settings_tasks.cancel_scope.cancel()
                 server.should_exit = True
             return app.health
@@ -297,9 +298,17 @@ def _format_address(settings: Settings, listener: socket.socket) -> str:
 
 
 def _make_inspector(
-    app: ProxyApp, store: str, configuration: Configuration, cleanup: ExitStack, is_for_this_machine: bool
+    app: ProxyApp,
+    store: str,
+    configuration: Configuration,
+    cleanup: ExitStack,
+    is_stopping: Callable[[], bool],
+    is_for_this_machine: bool,
 ) -> ASGIApp:
-    """Return the inspector of the store into which the proxy records."""
+    """Return the inspector of the store into which the proxy records.
+
+    Once ``is_stopping``, its pages that follow a session end: the proxy waits for answers under way.
+    """
     from holdfast.inspector.app import make_inspector_app
     from holdfast.inspector.sources import InspectedStore
 
@@ -312,7 +321,7 @@ def _make_inspector(
             opened, configuration, name=hide_password(store), open_writer=open_writer, location=store
         )
     cleanup.callback(source.comparisons.close)
-    return make_inspector_app(source, MOUNT_PATH, is_for_this_machine=is_for_this_machine)
+    return make_inspector_app(source, MOUNT_PATH, is_for_this_machine=is_for_this_machine, is_stopping=is_stopping)
 
 
 def _make_server_config(app: ASGIApp, settings: Settings) -> Config:

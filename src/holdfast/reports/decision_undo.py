@@ -279,15 +279,12 @@ class UndoPreview(Struct, frozen=True):
 def preview_undo(store: SessionStore, info: SessionInfo, name: str, *, is_restored: bool = False) -> UndoPreview:
     """Return the effect of undoing the decision whose id begins with ``name``, or of restoring it.
 
-    Raises ``UnknownId`` if it is not in force, or not undone. For an undo only what requests show is read, before and
-    after; for a restore the whole branch.
+    Raises ``UnknownId`` if it is not in force, or not undone. Only what requests show is read, before and after; the
+    whole branch where that does not tell.
     """
     state = store.open_state(info.key)
     if is_restored:
-        # Only the whole log tells what was undone.
-        state = build_branch_history(store.read_path(info.key)).state
-        id_ = resolve_undone_id([revoked.id for revoked in state.view.revoked_decisions], name)
-        changed = apply_entry(state, Entry("", None, RevokeEntry(id_, is_restored=True)))
+        state, changed, id_ = _restore_stored_decision(store, info, state, name)
         body = dict(changed.view.active_decisions)[id_]
     else:
         id_, body = _find_active_decision(store, info, state, name)
@@ -300,6 +297,23 @@ def preview_undo(store: SessionStore, info: SessionInfo, name: str, *, is_restor
         measure_request(changed, *target_and_settings).tokens,
         compute_effective_target(target_and_settings[0], state, target_and_settings[1]).limits.window,
     )
+
+
+def _restore_stored_decision(
+    store: SessionStore, info: SessionInfo, state: ConversationState, name: str
+) -> tuple[ConversationState, ConversationState, str]:
+    """Return the states without and with the undone decision whose id begins with ``name``, and its id.
+
+    ``state`` was opened at the newest compaction. An undo after that makes the store read the branch from its root, so
+    that mostly nothing has to be read again.
+    """
+    undone_ids = [revoked.id for revoked in state.view.revoked_decisions]
+    if name in undone_ids:
+        with suppress(LookupError):
+            return state, apply_entry(state, Entry("", None, RevokeEntry(name, is_restored=True))), name
+    whole = build_branch_history(store.read_path(info.key)).state
+    id_ = resolve_undone_id([revoked.id for revoked in whole.view.revoked_decisions], name)
+    return whole, apply_entry(whole, Entry("", None, RevokeEntry(id_, is_restored=True))), id_
 
 
 def _find_active_decision(

@@ -145,24 +145,51 @@ def load_timeline(store: SessionStore, info: SessionInfo, catalog: Catalog, leaf
     return replace(timeline, message_ids=messages, path_ids=frozenset(path_ids))
 
 
+class _KnownModel(Struct, frozen=True):
+    """What the catalog says of a model."""
+
+    api: str
+    prices: Prices
+    cache_seconds: float
+    """How long the provider's cache keeps what it holds."""
+
+
+class _KnownModels:
+    """Looks models up in the catalog, each once: a session has many requests and few models."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: dict[tuple[str, str], _KnownModel] = {}
+
+    def look_up(self, api: str, model: str) -> _KnownModel:
+        """Return what is known of ``model``; an empty ``api`` is the model's own."""
+        known = self._known.get((api, model))
+        if known is None:
+            named_api = api or self._catalog.find_api(model) or API_NAMES[0]
+            prices = self._catalog.get_prices(named_api, model)
+            known = _KnownModel(named_api, prices, self._catalog.get_cache_rules(named_api, model).ttl_seconds)
+            self._known[api, model] = known
+        return known
+
+
 def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog) -> Timeline:
     """Build a timeline from the small entries of one branch, in order."""
-    prices: dict[tuple[str, str], Prices] = {}
+    models = _KnownModels(catalog)
     requests: list[TimelineRequest] = []
     marks: list[TimelineMark] = []
     open_request: Entry | None = None
     open_marks: tuple[TimelineMark, ...] = ()
     compactions: dict[str, int] = {}
     undone_ids: set[str] = set()
-    pauses = _PauseFinder(catalog)
+    first_kept = 0
+    pauses = _PauseFinder(models)
 
     def close_request(end: Entry | None) -> None:
         nonlocal open_request
         if open_request is not None:
-            request = _make_request(len(requests) + 1, open_request, end, open_marks, info, catalog, prices)
+            request = _make_request(len(requests) + 1, open_request, end, open_marks, info, models)
             request = pauses.add_pause(request, end)
-            in_force = [first_kept for id_, first_kept in compactions.items() if id_ not in undone_ids]
-            requests.append(replace(request, first_kept=max(in_force, default=0)))
+            requests.append(replace(request, first_kept=first_kept))
         open_request = None
 
     for entry in entries:
@@ -176,10 +203,14 @@ def build_timeline(entries: Iterable[Entry], info: SessionInfo, catalog: Catalog
         else:
             if isinstance(body, CompactionEntry):
                 compactions[entry.id] = body.first_kept
-            elif isinstance(body, RevokeEntry) and body.is_restored:
-                undone_ids.discard(body.revoked_id)
+                first_kept = max(first_kept, body.first_kept)
             elif isinstance(body, RevokeEntry):
-                undone_ids.add(body.revoked_id)
+                if body.is_restored:
+                    undone_ids.discard(body.revoked_id)
+                else:
+                    undone_ids.add(body.revoked_id)
+                in_force = [kept for id_, kept in compactions.items() if id_ not in undone_ids]
+                first_kept = max(in_force, default=0)
             mark = _make_mark(entry)
             if mark is not None:
                 marks.append(mark)
@@ -193,8 +224,7 @@ def _make_request(
     end: Entry | None,
     marks: tuple[TimelineMark, ...],
     info: SessionInfo,
-    catalog: Catalog,
-    found_prices: dict[tuple[str, str], Prices],
+    models: _KnownModels,
 ) -> TimelineRequest:
     body = entry.body
     assert isinstance(body, RequestEntry)
@@ -205,9 +235,7 @@ def _make_request(
         if end.body.prefix_digest != STALE_USAGE_BASIS:
             usage = end.body.usage
     model = body.model or info.model
-    place = (body.api or catalog.find_api(model) or API_NAMES[0], model)
-    if place not in found_prices:
-        found_prices[place] = catalog.get_prices(*place)
+    known = models.look_up(body.api, model)
     return TimelineRequest(
         number=number,
         request=entry.id,
@@ -218,10 +246,10 @@ def _make_request(
         first_kept=0,
         usage=usage,
         is_answered=end is not None,
-        dollars=compute_known_cost(usage, found_prices[place]) if usage.total else None,
+        dollars=compute_known_cost(usage, known.prices) if usage.total else None,
         stop=stop,
         marks=marks,
-        api=place[0],
+        api=known.api,
         answer_seconds=_measure_seconds(entry.time_ms, end.time_ms if end is not None else None),
     )
 
@@ -236,8 +264,8 @@ def _measure_seconds(start: int | None, end: int | None) -> float | None:
 class _PauseFinder:
     """Finds how long nothing was sent before each request, and whether the provider's cache outlived that."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, models: _KnownModels) -> None:
+        self._models = models
         self._last_at: int | None = None
         self._last_usage = Usage()
         """That of the newest request that wrote to a cache or read from one."""
@@ -245,7 +273,7 @@ class _PauseFinder:
     def add_pause(self, request: TimelineRequest, end: Entry | None) -> TimelineRequest:
         """Return ``request``, which ``end`` answered, with the pause before it, and a mark if it was a long one."""
         seconds = _measure_seconds(self._last_at, request.at)
-        lifetime = self._catalog.get_cache_rules(request.api, request.model).ttl_seconds
+        lifetime = self._models.look_up(request.api, request.model).cache_seconds
         if self._last_usage.cache_write_1h:
             lifetime = max(lifetime, HOUR_CACHE_SECONDS)
         uses_cache = bool(self._last_usage.cache_read or self._last_usage.cache_write)

@@ -7,9 +7,9 @@ later, and logs of all versions must stay readable.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
@@ -82,8 +82,9 @@ class CompactionEntry(
     It is one entry, so that a compaction is stored whole or not at all.
     """
 
-    first_kept: int
-    """Index of the first message that stays as it was said."""
+    first_kept: Annotated[int, Meta(ge=0)]
+    """Index of the first message that stays as it was said. Checked where an entry is written and read: with a negative
+    one there is no request that could be built."""
     summary: Message | None = None
     head_tokens: int = 0
     """Estimated tokens of what is shown for the head: of ``native`` if the provider counted it, else of ``summary``."""
