@@ -104,10 +104,12 @@ def test_migration_that_waits_too_long_for_a_lock_is_undone(
     make_older_tables(url, monkeypatch)
     monkeypatch.setattr(schema, "LOCK_WAIT_MS", 200)
     admin = postgres_server.url(user=postgres_server.superuser)
-    with psycopg.connect(admin) as connection:
+    with open_store(url) as store, psycopg.connect(admin) as connection:
+        assert isinstance(store, MigratableStore)
+        assert store.get_schema_versions().current == OLD_VERSION
         connection.execute("LOCK TABLE locked.schema_version IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(StoreLocked, match="try again"):
-            migrate_store(url)
+            store.migrate_schema()
     assert read_version(postgres_server, "locked").startswith(f"{OLD_VERSION}|")
     assert migrate_store(url) == (OLD_VERSION, len(STEPS))
 
