@@ -28,7 +28,7 @@ from holdfast.inspector.comparison.values import ComparisonQuestion
 from holdfast.inspector.server import open_listener
 from holdfast.inspector.sources import InspectedStore
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.reports.session_replay import replay_recording
+from holdfast.reports.sessions.session_replay import replay_recording
 from holdfast.store.base import SessionInfo
 from holdfast.store.open_store import open_store
 from holdfast.store.session_recording import load_branch_recording

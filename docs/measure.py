@@ -35,7 +35,7 @@ from holdfast.replay.report import (
     pool_policy_rows,
 )
 from holdfast.replay.repositories import RepositoryPool, compute_repository_means, pool_by_repository
-from holdfast.reports.session_replay import ReplayJob, ReplayReport, replay_recording
+from holdfast.reports.sessions.session_replay import ReplayJob, ReplayReport, replay_recording
 
 PAGE = Path(__file__).parent / "results.md"
 README = Path(__file__).parents[1] / "README.md"

@@ -11,9 +11,9 @@ from holdfast.engine.log.journal import Journal
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
-from holdfast.reports.decision_undo import change_decisions
-from holdfast.reports.history import load_branch_history
-from holdfast.reports.next_plan import record_next_plan
+from holdfast.reports.messages.decision_undo import change_decisions
+from holdfast.reports.requests.next_plan import record_next_plan
+from holdfast.reports.sessions.history import load_branch_history
 from holdfast.state.entries import Entry, MessageEntry
 from holdfast.state.target import PlanInputs
 from holdfast.store.memory import MemoryStore

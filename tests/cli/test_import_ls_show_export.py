@@ -14,7 +14,7 @@ from holdfast.cli.commands.ls import shorten_session_keys
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.session_list import format_age
+from holdfast.reports.sessions.session_list import format_age
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry

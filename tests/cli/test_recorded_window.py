@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.config import load_shipped_catalog
-from holdfast.reports.request_size import get_session_target
+from holdfast.reports.requests.request_size import get_session_target
 from holdfast.store.open_store import open_store
 
 WINDOW = 258_400

@@ -20,8 +20,8 @@ from holdfast.cli import holdfast_command
 from holdfast.config import get_target, load_shipped_catalog
 from holdfast.engine.engine import Engine
 from holdfast.planning.pipeline import Policy
-from holdfast.reports.account import compute_savings_and_state
-from holdfast.reports.cache_misses import find_session_misses
+from holdfast.reports.requests.cache_misses import find_session_misses
+from holdfast.reports.sessions.account import compute_savings_and_state
 from holdfast.state.entries import RequestEntry, RequestSetup
 from holdfast.store.memory import MemoryStore
 from holdfast.store.open_store import open_store

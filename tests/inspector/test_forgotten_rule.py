@@ -23,7 +23,7 @@ from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.text.masking import keep_text
-from holdfast.reports.timeline import Timeline
+from holdfast.reports.sessions.timeline import Timeline
 from holdfast.state.entries import CompactionEntry, Entry, RevokeEntry
 from holdfast.store.open_store import open_store
 

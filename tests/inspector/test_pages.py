@@ -23,7 +23,7 @@ from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.planning.extract.constants import HANDLE_CHARS
-from holdfast.reports.history import list_message_visibility
+from holdfast.reports.sessions.history import list_message_visibility
 from holdfast.state.entries import (
     AnswerEntry,
     CompactionEntry,

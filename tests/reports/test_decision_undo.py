@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis_strategies import log_strategy
 
 from holdfast.errors import UnknownId
-from holdfast.reports.decision_undo import change_decisions, preview_undo
+from holdfast.reports.messages.decision_undo import change_decisions, preview_undo
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.view import build_projection
 from holdfast.store.open_store import open_store

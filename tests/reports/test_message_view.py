@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis_strategies import log_strategy
 
-from holdfast.reports.history import get_shown_messages, list_message_visibility
-from holdfast.reports.message_events import list_message_events
-from holdfast.reports.message_view import view_message
-from holdfast.reports.timeline import Timeline
+from holdfast.reports.messages.message_events import list_message_events
+from holdfast.reports.messages.message_view import view_message
+from holdfast.reports.sessions.history import get_shown_messages, list_message_visibility
+from holdfast.reports.sessions.timeline import Timeline
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     BranchSummaryEntry,

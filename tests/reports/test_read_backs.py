@@ -15,12 +15,12 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.text.text_cuts import hash_text
 from holdfast.planning.extract.constants import HANDLE_CHARS
-from holdfast.reports.history import load_branch_history
-from holdfast.reports.message_events import list_message_events, read_decision_entries
-from holdfast.reports.message_story import explain_message
-from holdfast.reports.read_backs import MAX_CALL_TOKENS, list_recall_calls, select_read_backs
-from holdfast.reports.request_size import ESTIMATOR_SIZE
-from holdfast.reports.timeline import load_timeline
+from holdfast.reports.messages.message_events import list_message_events, read_decision_entries
+from holdfast.reports.messages.message_story import explain_message
+from holdfast.reports.messages.read_backs import MAX_CALL_TOKENS, list_recall_calls, select_read_backs
+from holdfast.reports.requests.request_size import ESTIMATOR_SIZE
+from holdfast.reports.sessions.history import load_branch_history
+from holdfast.reports.sessions.timeline import load_timeline
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry, RequestEntry
 from holdfast.store.base import SessionInfo

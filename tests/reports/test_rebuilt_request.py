@@ -19,7 +19,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.providers.registry import API_SPECS
 from holdfast.providers.requests.parsed_request import parse_request
-from holdfast.reports.rebuilt_request import describe_certainty, load_rebuilt_request
+from holdfast.reports.requests.rebuilt_request import describe_certainty, load_rebuilt_request
 from holdfast.state.entries import RequestEntry
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.provider import Provider, ProviderSettings

@@ -8,17 +8,17 @@ from hypothesis_strategies import log_strategy
 from msgspec.structs import replace
 
 from holdfast.config import load_shipped_catalog
-from holdfast.reports.account import compute_savings_and_state, sum_savings
-from holdfast.reports.decision_undo import list_undoable
-from holdfast.reports.history import (
+from holdfast.reports.messages.decision_undo import list_undoable
+from holdfast.reports.requests.request_diff import compare_requests, group_message_changes
+from holdfast.reports.requests.request_size import measure_session_request
+from holdfast.reports.sessions.account import compute_savings_and_state, sum_savings
+from holdfast.reports.sessions.history import (
     build_branch_history,
     get_shown_messages,
     iter_message_actions,
     list_active_decisions,
     list_message_visibility,
 )
-from holdfast.reports.request_diff import compare_requests, group_message_changes
-from holdfast.reports.request_size import measure_session_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry
 from holdfast.state.fold.fold_entries import apply_entry

@@ -15,10 +15,10 @@ from holdfast.config import load_shipped_catalog
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.cache_misses import find_session_misses
-from holdfast.reports.message_events import list_message_events, read_decision_entries
-from holdfast.reports.request_view import SUMMARY_NUMBER, HiddenMessages, ShownMessage, build_request_view
-from holdfast.reports.timeline import build_timeline, load_timeline, read_request_contents
+from holdfast.reports.messages.message_events import list_message_events, read_decision_entries
+from holdfast.reports.requests.cache_misses import find_session_misses
+from holdfast.reports.requests.request_view import SUMMARY_NUMBER, HiddenMessages, ShownMessage, build_request_view
+from holdfast.reports.sessions.timeline import build_timeline, load_timeline, read_request_contents
 from holdfast.state.cache_misses import UNREPORTED
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit, Span

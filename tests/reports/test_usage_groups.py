@@ -20,12 +20,12 @@ from sample_entries import make_message_entry_body
 from holdfast.config import Configuration, load_configuration
 from holdfast.messages.message import Message
 from holdfast.messages.parts import Text
-from holdfast.reports.account import SessionSavings
-from holdfast.reports.recorded_calls import read_recorded_calls
-from holdfast.reports.request_size import TargetCache
-from holdfast.reports.session_filter import SessionFilter
-from holdfast.reports.session_savings import load_session_savings
-from holdfast.reports.usage_groups import (
+from holdfast.reports.requests.request_size import TargetCache
+from holdfast.reports.sessions.account import SessionSavings
+from holdfast.reports.sessions.recorded_calls import read_recorded_calls
+from holdfast.reports.sessions.session_filter import SessionFilter
+from holdfast.reports.sessions.session_savings import load_session_savings
+from holdfast.reports.sessions.usage_groups import (
     GROUP_KINDS,
     CallFilter,
     UsageReader,

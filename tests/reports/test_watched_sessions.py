@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from holdfast.config import load_configuration
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.account import compute_savings_and_state
-from holdfast.reports.cache_misses import find_session_misses
-from holdfast.reports.request_size import measure_session_request
-from holdfast.reports.watched_sessions import KEPT_STATES, StoreFollower, describe_decision
+from holdfast.reports.requests.cache_misses import find_session_misses
+from holdfast.reports.requests.request_size import measure_session_request
+from holdfast.reports.sessions.account import compute_savings_and_state
+from holdfast.reports.sessions.watched_sessions import KEPT_STATES, StoreFollower, describe_decision
 from holdfast.state.cache_misses import UNREPORTED
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (

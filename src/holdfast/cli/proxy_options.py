@@ -29,7 +29,7 @@ from holdfast.store.location import find_store_file
 from holdfast.store.open_store import open_store
 
 if TYPE_CHECKING:
-    from holdfast.reports.dry_run import PolicyForecast
+    from holdfast.reports.requests.dry_run import PolicyForecast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -238,7 +238,7 @@ def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> l
     states = _count_states(stats)
     unserved = [f"{states[state]:,} {state}" for state in UNSERVED_STATES if states[state]]
     if dry_run is None:
-        from holdfast.reports.request_size import format_tokens
+        from holdfast.reports.requests.request_size import format_tokens
 
         parts = []
         if stats["tokens_saved"]:
@@ -248,7 +248,7 @@ def summarize_run(stats: Mapping[str, Any], dry_run: PolicyForecast | None) -> l
         if stats["changed_fields"]:
             parts.append(f"{format_count(stats['changed_fields'], 'field')} changed that providers refuse")
         return [*parts, *unserved]
-    from holdfast.reports.dry_run import describe_forecast
+    from holdfast.reports.requests.dry_run import describe_forecast
 
     parts = ["nothing was changed"]
     if dry_run.requests:

@@ -35,12 +35,12 @@ from holdfast.inspector.pages.message import MAX_LISTED_LINES, find_request_afte
 from holdfast.inspector.pages.raw import load_raw_body, load_raw_page
 from holdfast.inspector.pages.request import find_request, load_request_page
 from holdfast.inspector.pages.search import load_search_page
-from holdfast.inspector.pages.sessions import SessionFilter, SessionList, SessionOrder, SessionsPage
+from holdfast.inspector.pages.sessions import SessionList, SessionListFilter, SessionOrder, SessionsPage
 from holdfast.inspector.pages.timeline import load_timeline_page
 from holdfast.inspector.rendering import ASSET_TYPES, SECURITY_HEADERS, PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
-from holdfast.reports.decision_undo import preview_undo
-from holdfast.reports.request_view import load_request_view
+from holdfast.reports.messages.decision_undo import preview_undo
+from holdfast.reports.requests.request_view import load_request_view
 from holdfast.store.base import SessionInfo
 
 FOLLOW_SECONDS = 1.0
@@ -164,8 +164,8 @@ class InspectorPages:
         return self._writer.respond("sessions.html", page=self._load_sessions(request))
 
     def _load_sessions(self, request: Request) -> SessionsPage:
-        session_filter = SessionFilter(
-            **{name: _get_parameter(request, name) for name in SessionFilter.__struct_fields__}
+        session_filter = SessionListFilter(
+            **{name: _get_parameter(request, name) for name in SessionListFilter.__struct_fields__}
         )
         order = SessionOrder(_get_parameter(request, "sort"), _get_parameter(request, "order"))
         number = _get_number(request, "page") or 1

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from holdfast.reports.timeline import MarkKind, TimelineMark, TimelineRequest
+from holdfast.reports.sessions.timeline import MarkKind, TimelineMark, TimelineRequest
 
 MAX_COLUMNS = 240
 """Columns of the overview at most. Chosen by judgement: on a wide screen each is four pixels wide."""

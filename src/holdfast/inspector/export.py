@@ -15,8 +15,8 @@ from holdfast.inspector.rendering import PageWriter, read_asset
 from holdfast.inspector.sources import InspectedStore
 from holdfast.messages.text.masking import MaskText
 from holdfast.reports.describe import get_message_text_lines
-from holdfast.reports.request_view import HiddenMessages, RequestView, ShownMessage, build_request_view
-from holdfast.reports.timeline import TimelineMark, TimelineRequest, iterate_request_states
+from holdfast.reports.requests.request_view import HiddenMessages, RequestView, ShownMessage, build_request_view
+from holdfast.reports.sessions.timeline import TimelineMark, TimelineRequest, iterate_request_states
 from holdfast.state.entries import BranchSummaryEntry, MessageEntry
 from holdfast.store.base import SessionInfo
 

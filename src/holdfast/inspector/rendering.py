@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from holdfast.inspector.charts import GROUPS, MARKS, RULES
 from holdfast.reports.describe import format_time
-from holdfast.reports.session_list import format_age
+from holdfast.reports.sessions.session_list import format_age
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "

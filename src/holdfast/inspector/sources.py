@@ -11,9 +11,9 @@ from msgspec import Struct
 from holdfast.config import Configuration
 from holdfast.errors import StoreReadOnly
 from holdfast.inspector.comparison.jobs import Comparisons
-from holdfast.reports.read_backs import MAX_CALL_TOKENS, RecallCall, list_recall_calls
-from holdfast.reports.session_lock import open_journal_at_leaf
-from holdfast.reports.timeline import Timeline, load_timeline
+from holdfast.reports.messages.read_backs import MAX_CALL_TOKENS, RecallCall, list_recall_calls
+from holdfast.reports.sessions.session_lock import open_journal_at_leaf
+from holdfast.reports.sessions.timeline import Timeline, load_timeline
 from holdfast.store.base import SessionInfo, SessionStore
 
 KEPT_TIMELINES = 50

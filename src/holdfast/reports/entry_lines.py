@@ -8,17 +8,17 @@ from msgspec import Struct
 
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.changed_fields import describe_change_note
 from holdfast.reports.describe import (
     MAX_LINE_TEXT,
     summarize_message,
 )
-from holdfast.reports.history import (
+from holdfast.reports.requests.changed_fields import describe_change_note
+from holdfast.reports.requests.request_size import ESTIMATOR_SIZE, RequestSize, format_tokens
+from holdfast.reports.sessions.history import (
     get_shown_messages,
     list_message_visibility,
     sum_message_sizes,
 )
-from holdfast.reports.request_size import ESTIMATOR_SIZE, RequestSize, format_tokens
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (
     AnswerEntry,

@@ -9,7 +9,7 @@ import pytest
 from holdfast.cli.commands.branch import list_branches
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.history import load_branch_history, load_history_through_entry
+from holdfast.reports.sessions.history import load_branch_history, load_history_through_entry
 from holdfast.state.entries import Entry, MessageEntry
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.decision_undo import list_undoable
-from holdfast.reports.history import build_branch_history
+from holdfast.reports.messages.decision_undo import list_undoable
+from holdfast.reports.sessions.history import build_branch_history
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,

@@ -12,7 +12,7 @@ from holdfast.messages.message import Message, get_result_text
 from holdfast.messages.parts import Media, Text, Thinking, ToolCall, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.pipeline import Policy
-from holdfast.reports.history import build_branch_history, list_message_visibility
+from holdfast.reports.sessions.history import build_branch_history, list_message_visibility
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry
 

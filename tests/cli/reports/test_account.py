@@ -17,13 +17,13 @@ from holdfast.cli.commands import stats as stats_command
 from holdfast.config import Configuration, load_shipped_catalog
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.account import LargestRequest, compute_savings_and_state
-from holdfast.reports.branches import find_overflow_refusals
-from holdfast.reports.decision_undo import list_undoable
-from holdfast.reports.dry_run import PolicyForecast, forecast_session
-from holdfast.reports.history import build_branch_history
-from holdfast.reports.next_plan import describe_active_decisions
-from holdfast.reports.request_size import measure_session_request
+from holdfast.reports.messages.decision_undo import list_undoable
+from holdfast.reports.requests.dry_run import PolicyForecast, forecast_session
+from holdfast.reports.requests.next_plan import describe_active_decisions
+from holdfast.reports.requests.request_size import measure_session_request
+from holdfast.reports.sessions.account import LargestRequest, compute_savings_and_state
+from holdfast.reports.sessions.branches import find_overflow_refusals
+from holdfast.reports.sessions.history import build_branch_history
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import (
     AnswerEntry,

@@ -13,7 +13,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.parts import Text, ToolResult
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.planning.presets.registry import PRESETS
-from holdfast.reports.request_size import measure_session_request
+from holdfast.reports.requests.request_size import measure_session_request
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry, RequestEntry
 from holdfast.store.blobs.blob_names import collect_named_blobs

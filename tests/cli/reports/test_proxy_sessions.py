@@ -17,7 +17,7 @@ from holdfast.messages.size.tokens import build_sized_message
 from holdfast.proxy.server import open_proxy
 from holdfast.proxy.settings import Settings
 from holdfast.reports.describe import get_client_name, shorten_session_keys
-from holdfast.reports.dry_run import describe_forecast, forecast_session
+from holdfast.reports.requests.dry_run import describe_forecast, forecast_session
 from holdfast.state.entries import AnswerEntry, CompactionEntry, Entry, FailureEntry, MessageEntry, RequestEntry, Usage
 from holdfast.store.base import SessionInfo
 from holdfast.store.open_store import open_store

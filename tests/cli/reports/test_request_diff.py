@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.messages.message import Message
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.history import build_branch_history
-from holdfast.reports.request_diff import compare_requests
+from holdfast.reports.requests.request_diff import compare_requests
+from holdfast.reports.sessions.history import build_branch_history
 from holdfast.state.edits import Edit, Span
 from holdfast.state.entries import DecisionEntry, Entry, MessageEntry
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from holdfast.cli.reports.watch_table import IDLE_SECONDS, limit_sessions, render_watch
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.watched_sessions import WatchedSession
+from holdfast.reports.sessions.watched_sessions import WatchedSession
 
 NOW = 1_800_000_000.0
 CLEAN_TEXTS = st.text(max_size=80).map(clean_single_line)

@@ -18,7 +18,7 @@ from holdfast.messages.parts import Text, ToolCall, ToolResult
 from holdfast.messages.size.tokens import estimate_text_tokens
 from holdfast.planning.pipeline import Policy
 from holdfast.planning.summary.prompts import SUMMARY_HEADINGS
-from holdfast.reports.account import compute_savings_and_state
+from holdfast.reports.sessions.account import compute_savings_and_state
 from holdfast.state.costs import compute_cost, read_summary_cost_note
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Usage
 from holdfast.state.plan import mark_compaction_manual

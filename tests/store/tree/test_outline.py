@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis_strategies import log_strategy
 
 from holdfast.config import load_shipped_catalog
-from holdfast.reports.request_size import get_session_target, measure_request
+from holdfast.reports.requests.request_size import get_session_target, measure_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import NOTE_QUEUED, Entry, NoteEntry
 from holdfast.store.base import SessionInfo

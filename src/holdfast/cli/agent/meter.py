@@ -9,7 +9,7 @@ from msgspec import Struct
 from holdfast.config import Catalog
 from holdfast.engine.session import Report
 from holdfast.messages.text.counts import format_count
-from holdfast.reports.request_size import format_tokens
+from holdfast.reports.requests.request_size import format_tokens
 from holdfast.state.costs import compute_known_cost, divide_or_zero, read_summary_cost_note
 from holdfast.state.entries import AnswerEntry, Entry, Usage
 from holdfast.state.target import Prices

@@ -19,14 +19,14 @@ from holdfast.events import CompactionEnded
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.describe import summarize_message
-from holdfast.reports.history import (
+from holdfast.reports.requests.request_size import format_tokens
+from holdfast.reports.sessions.history import (
     SHORT_ID,
     BranchHistory,
     find_continuation_leaf,
     find_entry,
     load_branch_history,
 )
-from holdfast.reports.request_size import format_tokens
 
 LISTED_MESSAGES = 20
 """How many messages ``/branch`` lists. Chosen by judgement: they fit on one screen."""

@@ -16,7 +16,7 @@ from holdfast.messages.message import get_result_text
 from holdfast.messages.references import decode_call_arguments
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.request_size import format_tokens
+from holdfast.reports.requests.request_size import format_tokens
 from holdfast.state.costs import divide_or_zero
 
 _TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

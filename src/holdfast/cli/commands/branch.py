@@ -23,10 +23,10 @@ from holdfast.cli.output.terminal import (
 )
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.branches import build_states_at_entries
 from holdfast.reports.describe import format_time, shorten_entry_ids, summarize_message
-from holdfast.reports.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
-from holdfast.reports.request_size import RequestSize, TargetCache, format_tokens, measure_request
+from holdfast.reports.requests.request_size import RequestSize, TargetCache, format_tokens, measure_request
+from holdfast.reports.sessions.branches import build_states_at_entries
+from holdfast.reports.sessions.history import SHORT_ID, find_continuation_leaf, find_entry, load_branch_history
 from holdfast.state.entries import AnswerEntry, BranchSummaryEntry, Entry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionInfo, SessionStore
 

@@ -27,23 +27,23 @@ from holdfast.cli.output.terminal import (
 )
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.pipeline import Policy
-from holdfast.reports.context_parts import UNEXPLAINED, ContextBreakdown, describe_context
 from holdfast.reports.describe import shorten_entry_ids
-from holdfast.reports.history import (
-    SHORT_ID,
-    BranchHistory,
-    build_state_at_entry,
-    find_session_or_entry,
-    load_branch_history,
-)
-from holdfast.reports.next_plan import (
+from holdfast.reports.requests.context_parts import UNEXPLAINED, ContextBreakdown, describe_context
+from holdfast.reports.requests.next_plan import (
     NextPlan,
     describe_next_plan,
     make_session_plan_inputs,
     preview_next_plan,
     record_next_plan,
 )
-from holdfast.reports.request_size import format_tokens, get_session_settings, get_session_target
+from holdfast.reports.requests.request_size import format_tokens, get_session_settings, get_session_target
+from holdfast.reports.sessions.history import (
+    SHORT_ID,
+    BranchHistory,
+    build_state_at_entry,
+    find_session_or_entry,
+    load_branch_history,
+)
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import Target
 from holdfast.store.base import SessionInfo, SessionStore

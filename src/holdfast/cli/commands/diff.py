@@ -24,7 +24,21 @@ from holdfast.cli.output.terminal import (
 from holdfast.cli.reports.request_detail_text import format_client_size, format_upstream_size
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.history import (
+from holdfast.reports.requests.request_detail import REQUEST_BODIES, describe_request, find_request_position
+from holdfast.reports.requests.request_diff import (
+    MessageChange,
+    RequestComparison,
+    compare_requests,
+    group_message_changes,
+    scale_comparison,
+)
+from holdfast.reports.requests.request_size import (
+    build_state_at_request,
+    copy_later_calibration,
+    format_tokens,
+    measure_session_request,
+)
+from holdfast.reports.sessions.history import (
     SHORT_ID,
     BranchHistory,
     build_branch_history,
@@ -32,20 +46,6 @@ from holdfast.reports.history import (
     find_session_or_entry,
     load_branch_history,
     load_history_through_entry,
-)
-from holdfast.reports.request_detail import REQUEST_BODIES, describe_request, find_request_position
-from holdfast.reports.request_diff import (
-    MessageChange,
-    RequestComparison,
-    compare_requests,
-    group_message_changes,
-    scale_comparison,
-)
-from holdfast.reports.request_size import (
-    build_state_at_request,
-    copy_later_calibration,
-    format_tokens,
-    measure_session_request,
 )
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RequestEntry, RevokeEntry
 from holdfast.store.base import SessionInfo, SessionStore

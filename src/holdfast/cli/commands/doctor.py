@@ -59,7 +59,7 @@ from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.budget import DEFAULT_WINDOW
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.proxy.settings import Settings
-from holdfast.reports.session_list import format_age
+from holdfast.reports.sessions.session_list import format_age
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.blobs.blob_place import read_blob_location
 from holdfast.store.blobs.object_location import parse_object_location

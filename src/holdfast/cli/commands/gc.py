@@ -11,7 +11,7 @@ from holdfast.cli.output.ranges import FloatParamType
 from holdfast.cli.output.terminal import make_console, make_json_option, print_json, print_line
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.session_list import format_age
+from holdfast.reports.sessions.session_list import format_age
 from holdfast.store.base import BlobItem
 from holdfast.store.garbage import GRACE_SECONDS, UnusedBlobs, find_unused_blobs, remove_unused_blobs
 

@@ -19,9 +19,9 @@ from holdfast.cli.output.terminal import (
 from holdfast.errors import HoldfastError
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.describe import shorten_session_keys
-from holdfast.reports.request_size import format_tokens
-from holdfast.reports.session_list import SessionListing, describe_session, format_age
-from holdfast.reports.usage_groups import find_day
+from holdfast.reports.requests.request_size import format_tokens
+from holdfast.reports.sessions.session_list import SessionListing, describe_session, format_age
+from holdfast.reports.sessions.usage_groups import find_day
 from holdfast.store.base import SessionInfo, SessionStore
 from holdfast.store.location import locate_store
 

@@ -20,8 +20,8 @@ from holdfast.cli.output.terminal import ProgressBar, make_console, make_json_op
 from holdfast.engine.recall import TextPage, iter_recall_pages, list_spilled_texts, recall_page
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.history import find_entry, load_branch_history, parse_message_number
-from holdfast.reports.session_list import format_age
+from holdfast.reports.sessions.history import find_entry, load_branch_history, parse_message_number
+from holdfast.reports.sessions.session_list import format_age
 from holdfast.state.entries import BranchSummaryEntry, Entry, MessageEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.search.search import MATCH_CLOSE, MATCH_OPEN

@@ -38,7 +38,7 @@ from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 from holdfast.replay.report import OUR_POLICY, PolicyRow
 from holdfast.replay.repositories import RepositoryPool
-from holdfast.reports.session_replay import (
+from holdfast.reports.sessions.session_replay import (
     DEFAULT_SETUP_TOKENS,
     DEFAULT_WINDOW,
     MAX_REPLAY_WINDOW,

@@ -48,7 +48,7 @@ from holdfast.telemetry.switch import export_telemetry
 
 if TYPE_CHECKING:
     from holdfast.cli.clients.child_process import ClientOutcome, ClientProxyOptions
-    from holdfast.reports.dry_run import PolicyForecast
+    from holdfast.reports.requests.dry_run import PolicyForecast
 
 ClientPreparation: TypeAlias = Callable[[str], AbstractContextManager[ClientCommand]]
 """Prepares a client to start with a proxy at the given address."""

@@ -15,12 +15,12 @@ from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.describe import format_time, shorten_entry_ids
 from holdfast.reports.entry_lines import EntryLine, get_entry_kind, make_entry_lines
-from holdfast.reports.history import (
+from holdfast.reports.requests.request_size import format_tokens, measure_session_request
+from holdfast.reports.sessions.history import (
     SHORT_ID,
     build_state_at_entry,
     find_session_or_entry,
 )
-from holdfast.reports.request_size import format_tokens, measure_session_request
 from holdfast.state.entries import (
     Entry,
 )

@@ -29,18 +29,18 @@ from holdfast.cli.output.terminal import (
 from holdfast.errors import HoldfastError, StoreLocked
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.account import (
+from holdfast.reports.describe import shorten_session_keys
+from holdfast.reports.requests.changed_fields import list_change_lines
+from holdfast.reports.requests.dry_run import PolicyForecast, describe_forecast, forecast_session
+from holdfast.reports.requests.request_size import TargetCache, format_tokens
+from holdfast.reports.sessions.account import (
     RuleSavings,
     SessionSavings,
     sum_savings,
 )
-from holdfast.reports.changed_fields import list_change_lines
-from holdfast.reports.describe import shorten_session_keys
-from holdfast.reports.dry_run import PolicyForecast, describe_forecast, forecast_session
-from holdfast.reports.history import SHORT_ID
-from holdfast.reports.request_size import TargetCache, format_tokens
-from holdfast.reports.session_savings import compute_savings_of_entries, load_session_savings
-from holdfast.reports.usage_groups import (
+from holdfast.reports.sessions.history import SHORT_ID
+from holdfast.reports.sessions.session_savings import compute_savings_of_entries, load_session_savings
+from holdfast.reports.sessions.usage_groups import (
     GROUP_KINDS,
     CallFilter,
     GroupKind,

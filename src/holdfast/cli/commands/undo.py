@@ -24,17 +24,17 @@ from holdfast.cli.output.terminal import (
 )
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning import budget as guard
-from holdfast.reports.decision_undo import (
+from holdfast.reports.describe import format_time, shorten_entry_ids
+from holdfast.reports.messages.decision_undo import (
     UndoableDecision,
     UndoOutcome,
     change_decisions,
     list_restorable,
     list_undoable,
 )
-from holdfast.reports.describe import format_time, shorten_entry_ids
-from holdfast.reports.history import list_active_decisions, load_branch_history
-from holdfast.reports.request_size import format_tokens, get_target_and_settings
-from holdfast.reports.session_lock import open_journal_at_leaf
+from holdfast.reports.requests.request_size import format_tokens, get_target_and_settings
+from holdfast.reports.sessions.history import list_active_decisions, load_branch_history
+from holdfast.reports.sessions.session_lock import open_journal_at_leaf
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import ModelLimits
 from holdfast.store.base import SessionInfo, SessionStore

@@ -20,7 +20,7 @@ from holdfast.cli.proxy_options import get_proxy_token
 from holdfast.config.addresses import is_base_url, is_local_url
 from holdfast.errors import StoreLocked
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.watched_sessions import StoreFollower, WatchedSession
+from holdfast.reports.sessions.watched_sessions import StoreFollower, WatchedSession
 from holdfast.store.location import hide_password, locate_store
 from holdfast.store.open_store import open_store
 

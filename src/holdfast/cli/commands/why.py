@@ -28,10 +28,14 @@ from holdfast.cli.output.terminal import (
 from holdfast.cli.reports.request_detail_text import print_request_detail
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.cache_misses import find_session_misses
-from holdfast.reports.changed_fields import list_change_lines
 from holdfast.reports.describe import format_time, shorten_session_keys
-from holdfast.reports.history import (
+from holdfast.reports.messages.message_story import MessageStory, explain_message
+from holdfast.reports.messages.original_text import count_original_characters, iter_original_text
+from holdfast.reports.requests.cache_misses import find_session_misses
+from holdfast.reports.requests.changed_fields import list_change_lines
+from holdfast.reports.requests.request_detail import REQUEST_BODIES, describe_request, find_request_position
+from holdfast.reports.requests.request_size import format_tokens, measure_session_request
+from holdfast.reports.sessions.history import (
     SHORT_ID,
     BranchHistory,
     MessageAction,
@@ -40,10 +44,6 @@ from holdfast.reports.history import (
     load_branch_history,
     load_history_through_entry,
 )
-from holdfast.reports.message_story import MessageStory, explain_message
-from holdfast.reports.original_text import count_original_characters, iter_original_text
-from holdfast.reports.request_detail import REQUEST_BODIES, describe_request, find_request_position
-from holdfast.reports.request_size import format_tokens, measure_session_request
 from holdfast.state.entries import Entry
 from holdfast.store.base import SessionInfo
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from holdfast.reports.session_filter import SessionFilter
+from holdfast.reports.sessions.session_filter import SessionFilter
 
 _DAYS_BY_WORD = {"today": 0, "yesterday": 1}
 _DAYS_BY_UNIT = {"d": 1, "w": 7}

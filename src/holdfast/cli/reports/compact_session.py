@@ -19,10 +19,10 @@ from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.pipeline import Policy
 from holdfast.reports.describe import shorten_session_keys
-from holdfast.reports.history import SHORT_ID, load_branch_history
-from holdfast.reports.next_plan import make_session_plan_inputs
-from holdfast.reports.request_size import format_tokens, get_session_target
-from holdfast.reports.session_lock import list_decisions_after, open_journal_at_leaf
+from holdfast.reports.requests.next_plan import make_session_plan_inputs
+from holdfast.reports.requests.request_size import format_tokens, get_session_target
+from holdfast.reports.sessions.history import SHORT_ID, load_branch_history
+from holdfast.reports.sessions.session_lock import list_decisions_after, open_journal_at_leaf
 from holdfast.state.plan import Plan, mark_compaction_manual
 from holdfast.state.target import PlanInputs, Target
 from holdfast.store.base import SessionInfo, SessionStore

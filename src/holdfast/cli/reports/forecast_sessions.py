@@ -8,7 +8,7 @@ from contextlib import suppress
 from holdfast.cli.files.user_paths import open_named_store
 from holdfast.cli.output.errors import EXPECTED_ERRORS
 from holdfast.config import Configuration
-from holdfast.reports.dry_run import MAX_PLANNED_SESSIONS, PolicyForecast, forecast_session
+from holdfast.reports.requests.dry_run import MAX_PLANNED_SESSIONS, PolicyForecast, forecast_session
 
 
 def forecast_sessions(

@@ -8,14 +8,14 @@ from typing import Any
 from holdfast.cli.output.terminal import print_command, print_wrapped
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
-from holdfast.reports.changed_fields import list_change_lines
 from holdfast.reports.describe import format_time
-from holdfast.reports.history import (
-    SHORT_ID,
-)
-from holdfast.reports.request_detail import RepeatedDecision, RequestDetail
-from holdfast.reports.request_size import (
+from holdfast.reports.requests.changed_fields import list_change_lines
+from holdfast.reports.requests.request_detail import RepeatedDecision, RequestDetail
+from holdfast.reports.requests.request_size import (
     format_tokens,
+)
+from holdfast.reports.sessions.history import (
+    SHORT_ID,
 )
 
 

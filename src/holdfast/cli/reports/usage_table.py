@@ -15,8 +15,8 @@ from holdfast.cli.output.terminal import COLUMN_GAP, choose_columns
 from holdfast.messages.text.counts import format_count
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.reports.describe import shorten_session_keys
-from holdfast.reports.request_size import format_tokens
-from holdfast.reports.usage_groups import LeftOutSession, UsageReport, UsageTotal
+from holdfast.reports.requests.request_size import format_tokens
+from holdfast.reports.sessions.usage_groups import LeftOutSession, UsageReport, UsageTotal
 
 MAX_NAME_WIDTH = 32
 """Columns that a name may take before figures are left out for it; a longer one goes on in the next line. Chosen by

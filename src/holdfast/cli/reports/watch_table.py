@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output.terminal import COLUMN_GAP
-from holdfast.reports.request_size import format_tokens
-from holdfast.reports.watched_sessions import WatchedSession
+from holdfast.reports.requests.request_size import format_tokens
+from holdfast.reports.sessions.watched_sessions import WatchedSession
 from holdfast.state.costs import divide_or_zero
 
 IDLE_SECONDS = 300

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.config import load_configuration
 from holdfast.inspector.comparison.values import ComparisonQuestion
-from holdfast.reports.session_replay import ReplayJob
+from holdfast.reports.sessions.session_replay import ReplayJob
 
 
 def make_replay_job(question: ComparisonQuestion) -> ReplayJob:

@@ -34,7 +34,7 @@ from holdfast.inspector.comparison.values import (
 )
 from holdfast.replay.measure import RequestPoint
 from holdfast.replay.report import PolicyRow, ReportSubject, encode_policy_row
-from holdfast.reports.session_replay import ReplayReport, replay_recording
+from holdfast.reports.sessions.session_replay import ReplayReport, replay_recording
 from holdfast.store.open_store import open_store
 from holdfast.store.session_recording import load_branch_recording
 

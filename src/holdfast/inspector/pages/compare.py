@@ -17,9 +17,9 @@ from holdfast.inspector.sources import InspectedStore
 from holdfast.planning.presets.registry import PRESETS
 from holdfast.providers.registry import API_NAMES
 from holdfast.replay.report import OUR_POLICY
-from holdfast.reports.request_size import use_recorded_window
-from holdfast.reports.session_replay import DEFAULT_WINDOW, MAX_REPLAY_WINDOW, check_replay_window
-from holdfast.reports.timeline import Timeline
+from holdfast.reports.requests.request_size import use_recorded_window
+from holdfast.reports.sessions.session_replay import DEFAULT_WINDOW, MAX_REPLAY_WINDOW, check_replay_window
+from holdfast.reports.sessions.timeline import Timeline
 from holdfast.store.base import SessionInfo
 
 PRESELECTED_POLICIES = (OUR_POLICY, "claude-code", "opencode")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from msgspec import Struct
 
 from holdfast.inspector.pages.request import find_request
 from holdfast.inspector.sources import InspectedStore
-from holdfast.reports.request_view import SUMMARY_NUMBER, RequestView, ShownMessage, load_request_view
-from holdfast.reports.timeline import TimelineRequest
+from holdfast.reports.requests.request_diff import ChangeKind
+from holdfast.reports.requests.request_view import SUMMARY_NUMBER, RequestView, ShownMessage, load_request_view
+from holdfast.reports.sessions.timeline import TimelineRequest
 from holdfast.store.base import SessionInfo
 
-ChangeKind: TypeAlias = Literal["same", "changed", "hidden", "new", "back"]
 MAX_COMPARED_LINES = 2_000
 """Lines of a text that are compared. Chosen by judgement: comparing takes the square of it, at most a second."""
 MAX_SHOWN_LINES = 200

@@ -11,16 +11,16 @@ from holdfast.errors import UnknownId
 from holdfast.inspector.sources import InspectedStore
 from holdfast.planning.extract.user_sentences import has_rule_words
 from holdfast.reports.describe import get_message_text_lines
-from holdfast.reports.history import find_revoking_entries
-from holdfast.reports.message_events import (
+from holdfast.reports.messages.message_events import (
     MessageEvent,
     find_capped_note,
     has_decision_about,
     list_message_events,
     read_decision_entries,
 )
-from holdfast.reports.message_view import view_message
-from holdfast.reports.timeline import Timeline, TimelineRequest
+from holdfast.reports.messages.message_view import view_message
+from holdfast.reports.sessions.history import find_revoking_entries
+from holdfast.reports.sessions.timeline import Timeline, TimelineRequest
 from holdfast.state.entries import BranchSummaryEntry, CompactionEntry, Entry, MessageEntry
 from holdfast.store.base import SessionInfo
 

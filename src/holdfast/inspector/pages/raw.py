@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from holdfast.inspector.pages.request import find_request
 from holdfast.inspector.sources import InspectedStore
-from holdfast.reports.rebuilt_request import RebuiltRequest, describe_certainty, load_rebuilt_request
-from holdfast.reports.timeline import TimelineRequest
+from holdfast.reports.requests.rebuilt_request import RebuiltRequest, describe_certainty, load_rebuilt_request
+from holdfast.reports.sessions.timeline import TimelineRequest
 from holdfast.store.base import SessionInfo
 
 CHARACTERS_PER_PAGE = 100_000

@@ -8,9 +8,15 @@ from holdfast.errors import HoldfastError, UnknownId
 from holdfast.inspector.charts import Piece, draw_bar
 from holdfast.inspector.pages.timeline import get_page_of_request
 from holdfast.inspector.sources import InspectedStore
-from holdfast.reports.message_events import find_answered_request
-from holdfast.reports.request_view import DecisionInForce, HiddenMessages, RequestView, ShownMessage, load_request_view
-from holdfast.reports.timeline import Timeline, TimelineRequest, read_request_contents
+from holdfast.reports.messages.message_events import find_answered_request
+from holdfast.reports.requests.request_view import (
+    DecisionInForce,
+    HiddenMessages,
+    RequestView,
+    ShownMessage,
+    load_request_view,
+)
+from holdfast.reports.sessions.timeline import Timeline, TimelineRequest, read_request_contents
 from holdfast.state.cache_misses import describe_cache_miss
 from holdfast.state.entries import MessageEntry
 from holdfast.store.base import SessionInfo

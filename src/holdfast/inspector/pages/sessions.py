@@ -14,7 +14,7 @@ from holdfast.inspector.charts import draw_sparkline
 from holdfast.inspector.rendering import show_invisible
 from holdfast.inspector.sources import InspectedStore
 from holdfast.reports.describe import get_client_name
-from holdfast.reports.timeline import Timeline
+from holdfast.reports.sessions.timeline import Timeline
 from holdfast.store.base import SessionInfo
 
 SESSIONS_PER_PAGE = 25
@@ -28,7 +28,7 @@ PATIENT_SECONDS = 3.0
 """The same where the list is filled in. Chosen by judgement: a reader sees it grow, and goes on reading meanwhile."""
 
 
-class SessionFilter(Struct, frozen=True):
+class SessionListFilter(Struct, frozen=True):
     """What the list is narrowed to; an empty field narrows nothing."""
 
     words: str = ""
@@ -124,7 +124,7 @@ class SessionsPage(Struct, frozen=True):
     """One page of the list, with the choices of its filters."""
 
     rows: tuple[SessionRow, ...]
-    filter: SessionFilter
+    filter: SessionListFilter
     order: SessionOrder
     page: int
     page_count: int
@@ -156,7 +156,7 @@ class SessionList:
 
     def load_page(
         self,
-        session_filter: SessionFilter,
+        session_filter: SessionListFilter,
         order: SessionOrder = SessionOrder(),
         page: int = 1,
         *,
@@ -249,7 +249,7 @@ def _list_choices(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({show_invisible(value) for value in values if value}))
 
 
-def _matches(info: SessionInfo, session_filter: SessionFilter) -> bool:
+def _matches(info: SessionInfo, session_filter: SessionListFilter) -> bool:
     text = f"{info.title} {info.cwd} {info.key}".casefold()
     if any(word not in text for word in session_filter.words.casefold().split()):
         return False

@@ -11,7 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.inspector.charts import Overview, Piece, draw_bar, draw_overview
 from holdfast.inspector.pages.sessions import SessionRow, make_row
 from holdfast.inspector.sources import InspectedStore
-from holdfast.reports.timeline import RequestContents, TimelineMark, TimelineRequest, read_request_contents
+from holdfast.reports.sessions.timeline import RequestContents, TimelineMark, TimelineRequest, read_request_contents
 from holdfast.state.cache_misses import describe_cache_miss
 from holdfast.store.base import SessionInfo
 

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 
 from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.reports.history import MessageState, find_revoking_entries, get_shown_messages, list_message_visibility
+from holdfast.reports.sessions.history import (
+    MessageState,
+    find_revoking_entries,
+    get_shown_messages,
+    list_message_visibility,
+)
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edit_map import EditMap
 from holdfast.state.edits import Edit

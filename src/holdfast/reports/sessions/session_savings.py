@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from holdfast.config import Catalog
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.reports.account import (
+from holdfast.reports.requests.request_size import RequestSize, TargetCache, measure_request
+from holdfast.reports.sessions.account import (
     LargestRequest,
     SessionSavings,
     compute_savings_and_state,
 )
-from holdfast.reports.request_size import RequestSize, TargetCache, measure_request
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import Entry, RequestSetup

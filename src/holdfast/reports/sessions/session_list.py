@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.errors import HoldfastError
 from holdfast.reports.describe import get_client_name
-from holdfast.reports.request_size import measure_session_request
+from holdfast.reports.requests.request_size import measure_session_request
 from holdfast.state.calibration.calibration import MAX_CALIBRATION_RATIO, MIN_CALIBRATION_RATIO, min_known_size
 from holdfast.state.entries import (
     AnswerEntry,

@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from holdfast.config import Catalog
 from holdfast.errors import HoldfastError, StoreLocked
 from holdfast.planning.settings import Settings
-from holdfast.reports.recorded_calls import RecordedCall, read_recorded_calls
-from holdfast.reports.request_size import TargetCache, measure_request, remove_all_decisions
-from holdfast.reports.session_filter import SessionFilter
-from holdfast.reports.watched_sessions import find_session_client
+from holdfast.reports.requests.request_size import TargetCache, measure_request, remove_all_decisions
+from holdfast.reports.sessions.recorded_calls import RecordedCall, read_recorded_calls
+from holdfast.reports.sessions.session_filter import SessionFilter
+from holdfast.reports.sessions.watched_sessions import find_session_client
 from holdfast.state.costs import TOKENS_PER_PRICE, split_cost
 from holdfast.state.target import Prices, Target
 from holdfast.store.base import SessionInfo, SessionStore

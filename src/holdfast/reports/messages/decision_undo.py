@@ -12,7 +12,8 @@ from holdfast import config
 from holdfast.engine.log.new_entries import resolve_decision_id, resolve_undone_id
 from holdfast.planning.budget import compute_effective_target
 from holdfast.planning.settings import Settings
-from holdfast.reports.history import (
+from holdfast.reports.requests.request_size import get_target_and_settings, measure_request
+from holdfast.reports.sessions.history import (
     BranchHistory,
     MessageState,
     build_branch_history,
@@ -21,8 +22,7 @@ from holdfast.reports.history import (
     list_message_visibility,
     list_shown_edits,
 )
-from holdfast.reports.request_size import get_target_and_settings, measure_request
-from holdfast.reports.session_lock import open_journal_at_leaf
+from holdfast.reports.sessions.session_lock import open_journal_at_leaf
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, RevokeEntry

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.reports.describe import get_message_text_lines
-from holdfast.reports.history import BranchHistory
-from holdfast.reports.request_size import RequestSize
+from holdfast.reports.requests.request_size import RequestSize
+from holdfast.reports.sessions.history import BranchHistory
 from holdfast.state.entries import CompactionEntry, DecisionEntry
 from holdfast.state.view import build_projection, list_projection_origins
 
@@ -23,7 +23,7 @@ ShownKey: TypeAlias = tuple[str, int]
 """The entry that a shown message comes from, and its number among the messages shown for that entry."""
 
 
-class ShownMessage(Struct, frozen=True):
+class DiffedMessage(Struct, frozen=True):
     """A message as one of the two requests holds it; ``number`` is -1 for a summary."""
 
     number: int
@@ -108,9 +108,9 @@ def scale_comparison(
     return replace(comparison, before=before, after=after, changes=tuple(changes))
 
 
-def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
+def list_shown_messages(log: BranchHistory) -> dict[ShownKey, DiffedMessage]:
     """Return the messages that the request of ``log`` holds, in order."""
-    shown: dict[ShownKey, ShownMessage] = {}
+    shown: dict[ShownKey, DiffedMessage] = {}
     counts: Counter[str] = Counter()
     for sized_message, number in zip(build_projection(log.state), list_projection_origins(log.state), strict=True):
         if number >= 0:
@@ -120,7 +120,7 @@ def list_shown_messages(log: BranchHistory) -> dict[ShownKey, ShownMessage]:
             # A summary stands between the messages it replaces and the first one kept.
             entry = _get_summary_entry(log)
             position = log.state.view.first_kept - 0.5
-        shown[entry, counts[entry]] = ShownMessage(number, entry, position, sized_message)
+        shown[entry, counts[entry]] = DiffedMessage(number, entry, position, sized_message)
         counts[entry] += 1
     return shown
 
@@ -134,8 +134,8 @@ def _get_summary_entry(log: BranchHistory) -> str:
 
 
 def _compare_message(
-    old: ShownMessage | None,
-    new: ShownMessage | None,
+    old: DiffedMessage | None,
+    new: DiffedMessage | None,
     causes: _ChangeCauses,
     known_entries: set[str],
 ) -> MessageChange:

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.reports.context_parts import RequestKindCounter
 from holdfast.reports.describe import get_message_text_lines, summarize_message
-from holdfast.reports.history import list_active_decisions, list_shown_edits
-from holdfast.reports.timeline import TimelineRequest
+from holdfast.reports.requests.context_parts import RequestKindCounter
+from holdfast.reports.sessions.history import list_active_decisions, list_shown_edits
+from holdfast.reports.sessions.timeline import TimelineRequest
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import CompactionEntry, DecisionEntry

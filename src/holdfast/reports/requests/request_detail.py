@@ -11,17 +11,9 @@ from msgspec import Struct
 from holdfast.config import Configuration
 from holdfast.errors import UnknownId
 from holdfast.planning import budget as guard
-from holdfast.reports.branches import find_overflow_refusals
-from holdfast.reports.changed_fields import FieldChange, list_changed_fields
 from holdfast.reports.entry_lines import describe_entry_body
-from holdfast.reports.history import (
-    SHORT_ID,
-    BranchHistory,
-    count_compacted_tokens,
-    list_active_decisions,
-    list_shown_edits,
-)
-from holdfast.reports.request_size import (
+from holdfast.reports.requests.changed_fields import FieldChange, list_changed_fields
+from holdfast.reports.requests.request_size import (
     RequestSize,
     build_state_at_request,
     count_omitted_tokens,
@@ -29,6 +21,14 @@ from holdfast.reports.request_size import (
     format_tokens,
     get_target_and_settings,
     measure_request,
+)
+from holdfast.reports.sessions.branches import find_overflow_refusals
+from holdfast.reports.sessions.history import (
+    SHORT_ID,
+    BranchHistory,
+    count_compacted_tokens,
+    list_active_decisions,
+    list_shown_edits,
 )
 from holdfast.state.cache_misses import CacheMiss, describe_cache_miss
 from holdfast.state.conversation_state import ConversationState

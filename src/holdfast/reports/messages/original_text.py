@@ -9,7 +9,7 @@ from holdfast.messages.message import Message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.describe import get_message_text_lines
-from holdfast.reports.history import BranchHistory
+from holdfast.reports.sessions.history import BranchHistory
 from holdfast.state.entries import BranchSummaryEntry, MessageEntry, NoteEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import iter_named_hashes

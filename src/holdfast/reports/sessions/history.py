@@ -12,7 +12,7 @@ from holdfast.errors import UnknownId
 from holdfast.messages.size.tokens import build_sized_message
 from holdfast.messages.sized_message import SizedMessage
 from holdfast.planning.extract.constants import HANDLE_CHARS
-from holdfast.reports.request_size import ESTIMATOR_SIZE, RequestSize, build_state_at_request, format_tokens
+from holdfast.reports.requests.request_size import ESTIMATOR_SIZE, RequestSize, build_state_at_request, format_tokens
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.edits import Edit
 from holdfast.state.entries import (

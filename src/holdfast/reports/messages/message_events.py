@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning.extract.constants import HANDLE_CHARS
 from holdfast.reports.entry_lines import describe_entry_body
-from holdfast.reports.history import find_revoking_entries
-from holdfast.reports.read_backs import RecallCall, select_read_backs
-from holdfast.reports.timeline import Timeline, TimelineRequest
+from holdfast.reports.messages.read_backs import RecallCall, select_read_backs
+from holdfast.reports.sessions.history import find_revoking_entries
+from holdfast.reports.sessions.timeline import Timeline, TimelineRequest
 from holdfast.state.entries import CompactionEntry, DecisionEntry, Entry, MessageEntry, NoteEntry, RevokeEntry
 from holdfast.store.base import SessionStore
 from holdfast.store.blobs.blob_names import NOTE_CAPPED, iter_named_hashes

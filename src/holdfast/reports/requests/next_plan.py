@@ -9,15 +9,15 @@ from msgspec import Struct
 
 from holdfast.messages.text.counts import format_count
 from holdfast.planning.pipeline import Policy, plan_request
-from holdfast.reports.history import (
+from holdfast.reports.requests.request_size import RequestSize, format_tokens, measure_request
+from holdfast.reports.sessions.history import (
     SHORT_ID,
     BranchHistory,
     list_active_decisions,
     list_shown_edits,
     load_branch_history,
 )
-from holdfast.reports.request_size import RequestSize, format_tokens, measure_request
-from holdfast.reports.session_lock import list_decisions_after, open_journal_at_leaf
+from holdfast.reports.sessions.session_lock import list_decisions_after, open_journal_at_leaf
 from holdfast.state.calibration.usage import get_cache_lifetime
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import (

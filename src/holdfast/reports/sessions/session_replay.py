@@ -38,7 +38,7 @@ from holdfast.replay.repositories import name_repository
 from holdfast.replay.session import ReplaySession, make_replay_session
 from holdfast.replay.tokenizer import get_tokenizer
 from holdfast.replay.written_summaries import SummaryKind, SummaryModel, name_policy_with_summaries
-from holdfast.reports.request_size import RECORDED_ORIGIN, use_recorded_window
+from holdfast.reports.requests.request_size import RECORDED_ORIGIN, use_recorded_window
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.target import PlanInputs, Target
 

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from holdfast.messages.sized_message import SizedMessage
-from holdfast.reports.changed_fields import FieldChange, list_message_field_changes
 from holdfast.reports.describe import get_message_text_lines
-from holdfast.reports.history import (
+from holdfast.reports.messages.read_backs import list_recall_calls, select_read_backs
+from holdfast.reports.requests.changed_fields import FieldChange, list_message_field_changes
+from holdfast.reports.requests.request_size import RequestSize
+from holdfast.reports.sessions.history import (
     BranchHistory,
     MessageAction,
     MessageState,
@@ -20,9 +22,7 @@ from holdfast.reports.history import (
     iter_message_actions,
     list_message_visibility,
 )
-from holdfast.reports.history import sum_message_sizes as size_of
-from holdfast.reports.read_backs import list_recall_calls, select_read_backs
-from holdfast.reports.request_size import RequestSize
+from holdfast.reports.sessions.history import sum_message_sizes as size_of
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import CompactionEntry, RequestEntry
 from holdfast.store.base import SessionInfo

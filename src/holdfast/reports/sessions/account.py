@@ -12,23 +12,23 @@ from msgspec.structs import replace
 
 from holdfast.config import Catalog
 from holdfast.messages.size.tokens import build_sized_message
-from holdfast.reports.branches import find_overflow_refusals, find_repeated_entries, fold_branches
-from holdfast.reports.cache_misses import (
+from holdfast.reports.requests.cache_misses import (
     BranchCacheJudge,
     CacheMissTotal,
     compute_miss_total,
     find_request_place,
     merge_miss_totals,
 )
-from holdfast.reports.changed_fields import FieldChange, list_changed_fields, sum_field_changes
-from holdfast.reports.history import count_compacted_tokens, list_active_decisions, list_shown_edits
-from holdfast.reports.request_size import (
+from holdfast.reports.requests.changed_fields import FieldChange, list_changed_fields, sum_field_changes
+from holdfast.reports.requests.request_size import (
     ESTIMATOR_SIZE,
     RequestSize,
     count_omitted_tokens,
     get_counted_tokens,
     remove_all_decisions,
 )
+from holdfast.reports.sessions.branches import find_overflow_refusals, find_repeated_entries, fold_branches
+from holdfast.reports.sessions.history import count_compacted_tokens, list_active_decisions, list_shown_edits
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import (

@@ -10,7 +10,7 @@ from msgspec import Struct
 from holdfast.config import Catalog
 from holdfast.formats.base import STALE_USAGE_BASIS
 from holdfast.providers.registry import API_NAMES
-from holdfast.reports.branches import fold_branches
+from holdfast.reports.sessions.branches import fold_branches
 from holdfast.state.cache_misses import AnsweredRequest, CacheHistory, CacheMiss, judge_cache_use
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.costs import TOKENS_PER_PRICE, compute_cache_break_cost

@@ -15,9 +15,9 @@ from holdfast.errors import HoldfastError, StoreLocked
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
-from holdfast.reports.cache_misses import BranchCacheJudge, find_request_place
 from holdfast.reports.describe import get_client_name
-from holdfast.reports.request_size import TargetCache, format_tokens, measure_request
+from holdfast.reports.requests.cache_misses import BranchCacheJudge, find_request_place
+from holdfast.reports.requests.request_size import TargetCache, format_tokens, measure_request
 from holdfast.state.cache_misses import UNREPORTED, CacheMiss, describe_cache_miss
 from holdfast.state.codec.packing import pack_value
 from holdfast.state.conversation_state import ConversationState

@@ -17,8 +17,8 @@ from holdfast.config import Catalog
 from holdfast.formats.base import STALE_USAGE_BASIS
 from holdfast.messages.text.single_line import clean_single_line
 from holdfast.providers.registry import API_NAMES
-from holdfast.reports.context_parts import RequestKindCounter
 from holdfast.reports.entry_lines import describe_entry_body
+from holdfast.reports.requests.context_parts import RequestKindCounter
 from holdfast.state.cache_misses import (
     UNREPORTED,
     AnsweredRequest,

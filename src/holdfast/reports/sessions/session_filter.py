@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from holdfast.reports.watched_sessions import find_session_client
+from holdfast.reports.sessions.watched_sessions import find_session_client
 from holdfast.store.base import SessionInfo, SessionStore
 
 

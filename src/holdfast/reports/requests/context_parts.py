@@ -15,12 +15,12 @@ from holdfast.planning import budget as guard
 from holdfast.planning.settings import Settings
 from holdfast.replay.tokenizer import count_part_tokens
 from holdfast.reports.describe import summarize_part
-from holdfast.reports.next_plan import (
+from holdfast.reports.requests.next_plan import (
     ActiveDecision,
     NextPlan,
     describe_active_decisions,
 )
-from holdfast.reports.request_size import measure_request
+from holdfast.reports.requests.request_size import measure_request
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.entries import RequestSetup
 from holdfast.state.target import Target

@@ -12,9 +12,9 @@ from holdfast.errors import WindowTooSmall
 from holdfast.messages.text.counts import format_count
 from holdfast.planning import budget as guard
 from holdfast.planning.pipeline import Policy, plan_without_normalization
-from holdfast.reports.branches import find_overflow_refusals, fold_branches
-from holdfast.reports.history import get_entries_to_leaf
-from holdfast.reports.request_size import format_tokens, get_session_target
+from holdfast.reports.requests.request_size import format_tokens, get_session_target
+from holdfast.reports.sessions.branches import find_overflow_refusals, fold_branches
+from holdfast.reports.sessions.history import get_entries_to_leaf
 from holdfast.state.calibration.calibration import min_known_size
 from holdfast.state.calibration.token_estimate import estimate_request_tokens
 from holdfast.state.conversation_state import ConversationState

@@ -17,7 +17,7 @@ from holdfast.messages.text.counts import format_count
 from holdfast.normalize.projection import normalize_projection
 from holdfast.providers.registry import API_NAMES, API_SPECS
 from holdfast.providers.requests.request_body import build_request_body
-from holdfast.reports.changed_fields import describe_field_change, list_changed_fields
+from holdfast.reports.requests.changed_fields import describe_field_change, list_changed_fields
 from holdfast.state.conversation_state import ConversationState
 from holdfast.state.dialect import Dialect
 from holdfast.state.view import apply_normalization, build_projection, compute_prefix_digest
