@@ -7,9 +7,11 @@ import sys
 import time
 from collections import OrderedDict
 from threading import Lock, Thread
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.json import Decoder
 
 from holdfast.errors import HoldfastError
 from holdfast.inspector.comparison.values import (
@@ -21,6 +23,7 @@ from holdfast.inspector.comparison.values import (
     ComparisonTask,
     WorkerMessage,
 )
+from holdfast.state.codec.reading import get_decoder
 
 KEPT_OUTCOMES = 50
 """Results that are kept. Chosen by judgement: one of seven policies has some hundred kilobytes."""
@@ -145,10 +148,12 @@ class Comparisons:
         comparison: Comparison | None = None
         failure = ""
         assert job.process.stdout is not None
+        message_type: Any = WorkerMessage
+        decoder: Decoder[WorkerMessage] = get_decoder(message_type)
         with job.process:
             for line in job.process.stdout:
                 try:
-                    message = msgspec.json.decode(line, type=WorkerMessage)
+                    message = decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     # The end of a process that was ended amid a line.
                     break

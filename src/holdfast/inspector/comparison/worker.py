@@ -35,6 +35,7 @@ from holdfast.inspector.comparison.values import (
 from holdfast.replay.measure import RequestPoint
 from holdfast.replay.report import PolicyRow, ReportSubject, encode_policy_row
 from holdfast.reports.sessions.session_replay import ReplayReport, replay_recording
+from holdfast.state.codec.reading import convert_value, get_decoder
 from holdfast.store.open_store import open_store
 from holdfast.store.session_recording import load_branch_recording
 
@@ -61,7 +62,7 @@ _EVENTS_OF_CHART = {
 def main() -> int:
     """Do the task on standard input, and return the exit code."""
     tasks = FileIO(0, closefd=False)
-    task = msgspec.json.decode(tasks.readline(), type=ComparisonTask)
+    task = get_decoder(ComparisonTask).decode(tasks.readline())
     Thread(target=_end_with_parent, args=(tasks,), daemon=True).start()
     writer = MessageWriter(os.fdopen(os.dup(1), "wb"))
     # Nothing else may write between the lines.
@@ -204,8 +205,8 @@ def _make_compared_policy(subject: ReportSubject, row: PolicyRow) -> ComparedPol
     figures["refused_requests"] = row.figures.refused_requests
     # Those of the command, but for the recording's own problems, which stand once above the table.
     figures["notes"] = (*row.notes, *row.figures.notes)
-    figures["sizes"] = group_sizes([_get_size(point) for point in row.figures.points])
-    return msgspec.convert(figures, ComparedPolicy, from_attributes=True)
+    figures["sizes"] = msgspec.to_builtins(group_sizes([_get_size(point) for point in row.figures.points]))
+    return convert_value(figures, ComparedPolicy)
 
 
 def _get_size(point: RequestPoint) -> tuple[int, str]:
