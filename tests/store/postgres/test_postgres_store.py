@@ -15,7 +15,7 @@ from store_conformance import BlobStoreRules, SessionStoreRules
 
 from holdfast.errors import LogConflict, QuotaExceeded, StoreCorrupt, StoreReadOnly
 from holdfast.state.entries import Entry, NoteEntry
-from holdfast.store.base import BlobStore, Quota, SessionStore
+from holdfast.store.base import BlobStore, MigratableStore, Quota, SessionStore
 from holdfast.store.open_store import open_store
 
 
@@ -155,6 +155,24 @@ def test_entries_go_to_the_partition_of_their_month(postgres_server: PostgresSer
     where = postgres_server.run_sql("SELECT DISTINCT tableoid::regclass FROM holdfast.entries", "store")
     month = postgres_server.run_sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY_MM')").strip()
     assert where.split() == [f"holdfast.entries_{month}"]
+
+
+def test_a_month_without_a_partition_stays_in_the_default_one(postgres_server: PostgresServer) -> None:
+    """A service that runs for months, or may not make tables, writes there; later programs open, write and migrate."""
+    schema = "no_partition"
+    url = postgres_server.url(schema=schema)
+    month = postgres_server.run_sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY_MM')").strip()
+    with open_store(url) as store:
+        store.create_session("before")
+        postgres_server.run_sql(f"DROP TABLE {schema}.entries_{month}", "store")
+        store.import_entries(SAMPLE_KEY, make_message_chain("ab"))
+    where = postgres_server.run_sql(f"SELECT DISTINCT tableoid::regclass FROM {schema}.entries", "store")
+    assert where.split() == [f"{schema}.entries_default"]
+    with open_store(url) as store:
+        store.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
+        assert isinstance(store, MigratableStore)
+        store.migrate_schema()
+        assert list_ids(store.read_path(SAMPLE_KEY)) == list("abc")
 
 
 def test_remove_session_leaves_no_row_in_any_table(postgres_server: PostgresServer, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def _run_step(connection: Connection, schema: str, version: int) -> None:
 def make_partitions(connection: Connection, schema: str) -> None:
     """Make the partitions of this month and the next ones, as far as they are missing and the role may make them.
 
-    Nothing depends on it: rows of a month without partitions go to the default one.
+    Nothing depends on it: rows of a month without partitions go to the default one, and the month then stays there.
     """
     row = connection.execute("SELECT clock_timestamp()").fetchone()
     if row is None:
@@ -290,9 +290,13 @@ def make_partitions(connection: Connection, schema: str) -> None:
     for _ in range(MONTHS_AHEAD):
         for table in PARTITIONED_TABLES:
             # Another process may be making it, hold a lock on the table, or only the owner may: none is our failure.
-            # A table that these tables do not have yet has no partitions.
+            # A table that these tables do not have yet has no partitions. Of a month that has rows in the default
+            # partition the server makes none (CheckViolation).
             with suppress(
-                psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable
+                psycopg.errors.LockNotAvailable,
+                psycopg.errors.InsufficientPrivilege,
+                psycopg.errors.UndefinedTable,
+                psycopg.errors.CheckViolation,
             ):
                 _make_partition(connection, schema, table, year, month)
         year, month = (year, month + 1) if month < 12 else (year + 1, 1)
