@@ -151,3 +151,16 @@ def test_two_proxies_serve_one_session(url: str, environment: dict[str, str]) ->
         (info,) = store.list_sessions()
         texts = [message.text for message in store.open_state(info.key).history.messages]
     assert texts == [message["content"] for message in messages[:-1]]
+
+
+def test_a_store_is_copied_to_a_server_and_back(url: str, environment: dict[str, str]) -> None:
+    """Every entry and text is verified in both directions; a second copy finds nothing to do."""
+    run_holdfast(environment, "import", str(LONG_SESSION), "--store", "first.db")
+    copied = json.loads(run_holdfast(environment, "store", "copy", "first.db", url, "--json"))["sum"]
+    assert (copied["copied"], copied["failed"], copied["problems"]) == (1, 0, 0)
+    again = json.loads(run_holdfast(environment, "store", "copy", "first.db", url, "--json"))["sum"]
+    assert (again["unchanged"], again["added_entries"]) == (1, 0)
+    back = json.loads(run_holdfast(environment, "store", "copy", url, "back.db", "--json"))["sum"]
+    assert (back["copied"], back["entries"], back["blobs"]) == (1, copied["entries"], copied["blobs"])
+    assert json.loads(run_holdfast(environment, "store", "check", "--store", url, "--json"))["is_sound"]
+    assert "--to-blobs" in run_holdfast(environment, "store", "copy", "first.db", url, "--to-blobs", "s3://b/p", code=2)

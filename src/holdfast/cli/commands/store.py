@@ -323,8 +323,8 @@ def _make_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Tabl
 def migrate_command(ctx: click.Context, store: str | None, *, dry_run: bool, as_json: bool) -> None:
     """Bring the store's schema to the version of this program, all of it or nothing.
 
-    The first write of a newer holdfast does this by itself; the command does it at a time of your choice. An older
-    holdfast refuses a migrated store and does not touch it, so make a copy first if you may want to go back.
+    To a file the first write of a newer holdfast does this by itself; the command does it at a time of your choice. An
+    older holdfast refuses a migrated file and does not touch it, so make a copy first if you may want to go back.
 
     On PostgreSQL others go on reading and writing meanwhile, also programs of the version before, and only this command
     changes tables that are there. It makes the partitions of this month and the next too: run it each month if the role
