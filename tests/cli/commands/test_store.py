@@ -168,6 +168,19 @@ def test_store_check_names_damaged_entries(run, home, filled_store):
     assert "1 damaged" in result.stdout
 
 
+def test_store_check_calls_no_text_garbage_while_a_session_is_damaged(run, home, filled_store):
+    """The damaged session may name it: neither the command nor ``holdfast gc`` takes it for unused."""
+    with open_store(home / "store" / "holdfast.db") as store:
+        store.blobs.store_content("nobody's")
+    with sqlite3.connect(home / "store" / "holdfast.db") as db:
+        db.execute("UPDATE entries SET raw = NULL, body = x'00' WHERE id = 'x'")
+    db.close()
+    result = run("store", "check")
+    assert "that no readable session names" in result.stdout
+    assert "holdfast gc removes nothing until it is repaired" in result.stdout
+    assert "of no session" not in result.stdout
+
+
 @pytest.mark.parametrize("command", ["check", "stats", "migrate"])
 def test_store_commands_need_a_store(run, command):
     """Without a store there is nothing to look at, and none is made."""

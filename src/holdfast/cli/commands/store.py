@@ -225,9 +225,13 @@ def _print_check(check: StoreCheck) -> None:
     )
     if check.unnamed_count or check.draft_count:
         drafts = f" and {format_count(check.draft_count, 'draft')}" if check.draft_count else ""
+        owner = "of no session"
+        remedy = "holdfast gc removes them"
+        if check.damaged_sessions:
+            owner = "that no readable session names"
+            remedy = "a damaged one may: holdfast gc removes nothing until it is repaired"
         click.echo(
-            f"{format_count(check.unnamed_count, 'text')}{drafts} of no session, {check.unnamed_bytes:,} bytes; "
-            "holdfast gc removes them"
+            f"{format_count(check.unnamed_count, 'text')}{drafts} {owner}, {check.unnamed_bytes:,} bytes; {remedy}"
         )
 
 

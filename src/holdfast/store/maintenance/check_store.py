@@ -40,7 +40,10 @@ class StoreCheck(Struct, frozen=True):
     missing_blobs: tuple[WrongBlob, ...] = ()
     altered_blobs: tuple[WrongBlob, ...] = ()
     unnamed_count: int = 0
-    """Blobs that no session names, as after the removal of one. That is no fault: ``holdfast gc`` removes them."""
+    """Blobs that no session names, as after the removal of one. That is no fault: ``holdfast gc`` removes them.
+
+    A damaged session may name some of them, so with one it is not known, and ``gc`` removes nothing.
+    """
     unnamed_bytes: int = 0
     draft_count: int = 0
 
@@ -73,8 +76,8 @@ def check_store(
                 named_blobs.setdefault(hash_, WrongBlob(hash_, info.key, entry_id))
         tick_sessions(number + 1, len(infos))
     # After the names: every blob that a session names was stored before it was named.
-    items = [item for item in store.blobs.iter_items() if not item.is_draft]
-    drafts = sum(item.is_draft for item in store.blobs.iter_items())
+    items_and_drafts = list(store.blobs.iter_items())
+    items = [item for item in items_and_drafts if not item.is_draft]
     altered_blobs = []
     for number, item in enumerate(items):
         if not _is_unaltered(store, item.name):
@@ -97,7 +100,7 @@ def check_store(
         altered_blobs=tuple(altered_blobs),
         unnamed_count=len(unnamed_items),
         unnamed_bytes=sum(item.size for item in unnamed_items),
-        draft_count=drafts,
+        draft_count=len(items_and_drafts) - len(items),
     )
 
 
