@@ -46,3 +46,23 @@ def test_writers_do_not_tell_unless_asked_to(postgres_server: PostgresServer, tm
         reader.wait_for_change(SAMPLE_KEY, 0)
         writer.append_entries(SAMPLE_KEY, make_message_chain("c", "b"))
         assert not reader.wait_for_change(SAMPLE_KEY, 0.5)
+
+
+def test_a_change_that_is_noticed_while_another_session_is_waited_for_is_kept(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    """It is told by the next wait for its own session, once; the removal of a session is a change of it."""
+    url = postgres_server.url(tenant=tmp_path.name, notify="on")
+    with PostgresStore(url) as writer, PostgresStore(url) as reader:
+        for key in ("first", "second"):
+            writer.create_session(key)
+            assert not reader.wait_for_change(key, 0)
+        writer.append_entries("second", make_message_chain("x"))
+        writer.append_entries("first", make_message_chain("y"))
+        assert reader.wait_for_change("first", 10)
+        assert reader.wait_for_change("second", 0)
+        assert not reader.wait_for_change("second", 0.3)
+        late_removal = threading.Timer(0.2, lambda: writer.remove_session("second"))
+        late_removal.start()
+        assert reader.wait_for_change("second", 30)
+        late_removal.join()

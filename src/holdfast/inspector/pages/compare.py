@@ -257,9 +257,11 @@ def find_best_policies(policies: Sequence[ComparedPolicy]) -> dict[str, frozense
     all_policies = frozenset(figures.policy for figures in policies)
 
     def find_best(values: Mapping[str, float | None], candidates: frozenset[str], sign: int) -> frozenset[str]:
+        """Return the candidates with the largest value, or with ``sign`` -1 the smallest."""
         known = {policy: value for policy, value in values.items() if value is not None}
+        are_all_equal = len(set(known.values())) < 2
         ranks = {policy: sign * value for policy, value in known.items() if policy in candidates}
-        if len(set(known.values())) < 2 or not ranks:
+        if are_all_equal or not ranks:
             return frozenset()
         best = max(ranks.values())
         return frozenset(policy for policy, rank in ranks.items() if rank == best)

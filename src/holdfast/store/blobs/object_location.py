@@ -54,11 +54,6 @@ class ObjectLocation(Struct, frozen=True):
         return f"{S3_SCHEME}{self.bucket}/{self.prefix}" if self.prefix else f"{S3_SCHEME}{self.bucket}"
 
 
-def is_object_location(place: str) -> bool:
-    """Return whether ``place`` names object storage."""
-    return place.lower().startswith(S3_SCHEME)
-
-
 def parse_object_location(url: str) -> ObjectLocation:
     """Parse ``s3://BUCKET/PREFIX?endpoint=URL&region=NAME``; raise ``ConfigError`` for anything else.
 

@@ -25,20 +25,35 @@ class ChangeListener:
         self._database = database
         self._turn = threading.Lock()
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._followed: set[str] = set()
+        """Numbers of the sessions that somebody has waited for; notices of others are not kept."""
+        self._changed: set[str] = set()
+        """Those of them that were changed since the last call for them."""
 
     def wait_for(self, session: int, seconds: float) -> bool:
-        """Return whether the session was changed since the last call; wait at most ``seconds`` for that."""
+        """Return whether the session was changed since the last call; wait at most ``seconds`` for that.
+
+        One thread waits at a time; a second one begins when the first has its answer.
+        """
+        wanted = str(session)
         with self._turn:
             end = time.monotonic() + seconds
+            self._followed.add(wanted)
             try:
                 connection = self._connect()
-                for notice in connection.notifies(timeout=max(0.0, end - time.monotonic())):
-                    if notice.payload == str(session):
-                        return True
+                # What was noticed while another session was waited for.
+                if wanted not in self._changed:
+                    for notice in connection.notifies(timeout=max(0.0, end - time.monotonic())):
+                        if notice.payload in self._followed:
+                            self._changed.add(notice.payload)
+                        if notice.payload == wanted:
+                            break
             except psycopg.Error as error:
                 self._drop_connection()
                 raise self._database.translate_presence_error(error) from error
-            return False
+            is_changed = wanted in self._changed
+            self._changed.discard(wanted)
+            return is_changed
 
     def close(self) -> None:
         """Stop listening."""

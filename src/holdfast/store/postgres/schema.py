@@ -233,8 +233,8 @@ def prepare_writing(connection: Connection, schema: str, name: str) -> int:
 def _check_not_newer(version: int, oldest_writer: int, name: str) -> None:
     if oldest_writer > len(MIGRATIONS):
         msg = (
-            f"{name} has schema {version}, which needs version {oldest_writer} of the tables' rules, and this version "
-            f"of holdfast knows {len(MIGRATIONS)}; it was not touched: update holdfast"
+            f"{name} has schema {version}, which programs that know schema {oldest_writer} can use, and this holdfast "
+            f"knows {len(MIGRATIONS)}; it was not touched: update holdfast"
         )
         raise StoreCorrupt(msg)
 

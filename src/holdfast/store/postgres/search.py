@@ -39,7 +39,7 @@ def index_texts(transaction: Transaction, session: int, tenant: str, texts: Sequ
         if text is None:
             continue
         is_indexed = 0 < len(text) <= MAX_INDEXED_CHARS
-        words = clean_search_text(lower_keeping_length(text)) if is_indexed else None
+        words = replace_unstorable(lower_keeping_length(text)) if is_indexed else None
         rows.append((session, seq, tenant, words))
     if rows:
         transaction.execute_later(_SAVE_TEXT, rows)
@@ -49,15 +49,15 @@ def index_texts(transaction: Transaction, session: int, tenant: str, texts: Sequ
 def find_candidate_seqs(transaction: Transaction, session: int, search_terms: Sequence[str], upto: int) -> list[int]:
     """Return the ``seq`` of each indexed entry that may have all terms, the newest first."""
     conditions = " AND ".join(["words LIKE %s"] * len(search_terms))
-    patterns = [f"%{_escape_pattern(clean_search_text(term))}%" for term in search_terms]
+    patterns = [f"%{_escape_pattern(replace_unstorable(term))}%" for term in search_terms]
     query = f"""
         SELECT seq FROM searched_texts
         WHERE session = %s AND seq <= %s AND (words IS NULL OR ({conditions})) ORDER BY seq DESC"""  # noqa: S608 -- only a constant is repeated
     return [seq for (seq,) in transaction.fetch_all(query, (session, upto, *patterns))]
 
 
-def clean_search_text(text: str) -> str:
-    """Return ``text`` without characters that PostgreSQL cannot hold: null characters and lone surrogates."""
+def replace_unstorable(text: str) -> str:
+    """Return ``text`` as PostgreSQL can hold it: lone surrogates become question marks, null characters U+FFFD."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 

@@ -22,7 +22,13 @@ from holdfast.store.postgres.changes import NOTIFY, ChangeListener
 from holdfast.store.postgres.database import Connection, PostgresDatabase, Row, StoredSession
 from holdfast.store.postgres.leases import LEASE_SECONDS, SessionLeases
 from holdfast.store.postgres.location import parse_postgres_location
-from holdfast.store.postgres.search import SEARCH_SCHEMA_VERSION, find_candidate_seqs, get_indexed_seq, index_texts
+from holdfast.store.postgres.search import (
+    SEARCH_SCHEMA_VERSION,
+    find_candidate_seqs,
+    get_indexed_seq,
+    index_texts,
+    replace_unstorable,
+)
 from holdfast.store.search.index import INDEX_BATCH_CHARS
 from holdfast.store.search.search import get_searchable_text, is_searchable_entry
 from holdfast.store.sql.rows import (
@@ -87,8 +93,9 @@ _SAVE_CHECKPOINT = """
     INSERT INTO checkpoints (session, seq, tenant, state) VALUES (%s, %s, %s, %s)
     ON CONFLICT (session, seq) DO UPDATE SET state = excluded.state"""
 _SESSION_TABLES = ("entries", "checkpoints", "sessions")
+"""Tables that have rows of a session in every version of the tables."""
 _SEARCH_TABLES = ("searched", "searched_texts")
-"""Every table that has rows of a session; those of the search are not in the first version of the tables."""
+"""Those of the search have them too; the first version of the tables has none."""
 INDEXED_AT_ONCE = 1_000
 """Entries that are made searchable in one transaction at most; the session's writer waits for it."""
 CANDIDATES_AT_ONCE = 50
@@ -147,7 +154,7 @@ class PostgresStore(TreeStore):
 
     def hold_lease(self, key: str) -> AbstractContextManager[None]:
         """Hold the session's lease, a row with a fence: see ``leases``."""
-        return self._leases.hold(_replace_unstorable(key))
+        return self._leases.hold(replace_unstorable(key))
 
     def wait_for_change(self, key: str, seconds: float) -> bool:
         """Return whether session ``key`` was changed since the last call; wait at most ``seconds`` for that.
@@ -193,7 +200,7 @@ class PostgresStore(TreeStore):
         transaction = self._database.transaction
         if not self._database.has_tables:
             return None
-        stored_key = _replace_unstorable(key)
+        stored_key = replace_unstorable(key)
         if transaction.is_write:
             self._leases.check_fence(transaction, stored_key)
         query = _LOCK_SESSION if transaction.is_write else _SELECT_SESSION
@@ -216,7 +223,7 @@ class PostgresStore(TreeStore):
     def _save_info(self, info: SessionInfo) -> None:
         transaction = self._database.transaction
         # Titles and folders come from other tools' files, with whatever characters; keys and ids are checked before.
-        title, format_, cwd, model = map(_replace_unstorable, (info.title, info.format, info.cwd, info.model))
+        title, format_, cwd, model = map(replace_unstorable, (info.title, info.format, info.cwd, info.model))
         stored = transaction.sessions.get(info.key)
         if stored is None:
             values = (info.key, title, format_, cwd, model, info.created_at, info.updated_at)
@@ -234,6 +241,8 @@ class PostgresStore(TreeStore):
 
     def _delete_session(self, key: str) -> None:
         number = self._get_stored(key).number
+        if self._location.is_notifying:
+            self._database.transaction.execute_later(NOTIFY, [(str(number),)])
         for table in (*_SESSION_TABLES, *(_SEARCH_TABLES if self._has_search_tables else ())):
             self._database.transaction.execute(f"DELETE FROM {table} WHERE session = %s", (number,))  # noqa: S608 -- tables of ours
 
@@ -266,12 +275,12 @@ class PostgresStore(TreeStore):
 
     def _find_node(self, key: str, id_: str) -> TreeNode | None:
         query = f"{_SELECT_NODES} AND id = %s"
-        rows = self._fetch_all(query, (self._get_number(key), _replace_unstorable(id_)))
+        rows = self._fetch_all(query, (self._get_number(key), replace_unstorable(id_)))
         return TreeNode(*rows[0][1:]) if rows else None
 
     def _find_nodes(self, info: SessionInfo, ids: Sequence[str]) -> dict[str, TreeNode]:
         """Return the nodes of those ``ids`` that are in the log, with one statement."""
-        wanted_ids = [_replace_unstorable(entry_id) for entry_id in ids]
+        wanted_ids = [replace_unstorable(entry_id) for entry_id in ids]
         rows = self._fetch_all(_SELECT_NODES_BY_ID, (wanted_ids, self._get_number(info.key)))
         return {entry_id: TreeNode(*columns) for entry_id, *columns in rows}
 
@@ -282,7 +291,7 @@ class PostgresStore(TreeStore):
 
     def _find_identity(self, key: str, id_: str) -> bytes | None:
         query = "SELECT identity FROM entries WHERE session = %s AND id = %s"
-        rows = self._fetch_all(query, (self._get_number(key), _replace_unstorable(id_)))
+        rows = self._fetch_all(query, (self._get_number(key), replace_unstorable(id_)))
         return rows[0][0] if rows else None
 
     def _insert_entries(
@@ -515,12 +524,7 @@ def _check_entry_id(entry_id: str) -> None:
         raise LogConflict(f"{msg}: give another id")
 
 
-def _replace_unstorable(text: str) -> str:
-    """Return ``text`` as PostgreSQL can store it: lone surrogates become question marks, null characters U+FFFD."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
 def _get_prefix_bounds(prefix: str) -> tuple[str, str]:
     """Return lower and upper bound of all texts that begin with ``prefix``."""
-    storable_prefix = _replace_unstorable(prefix)
+    storable_prefix = replace_unstorable(prefix)
     return storable_prefix, storable_prefix + _LAST_CHARACTER
